@@ -18,6 +18,7 @@ from .parser import (
     COMPARED_FILES,
     DEMO_FILES,
     LATENTS,
+    LIVE_VIDEO,
     PROFILE,
     PROFILE_OUT,
     READ,
@@ -96,6 +97,30 @@ GENERATE = (
         ("--start-latents", READ, None, "latents of a video to continue"),
     ),
     "speech speech-encoder speech-scale speech-segment",
+)
+LIVE = (
+    (
+        "--prompts",
+        TEXT,
+        None,
+        "the first prompt, or a timeline with what is planned; or @FILE",
+        REQUIRED,
+    ),
+    ("--out", LIVE_VIDEO, Path("output/live.mp4"), "MP4 to write (output/live.mp4)"),
+    (
+        "--lead",
+        float,
+        1.5,
+        "seconds that the render is ahead of the player at least; slow machines need more (1.5)",
+    ),
+    ("--weights", READ, None, "checkpoint, .safetensors or .pt; default: the embedded model"),
+    FILE_OPTIONS.replace("live-decoder ", ""),
+    ("--scale", scale, 1, "without --weights: every pixel becomes a square of this side (1)"),
+    ("--seconds", float, 0.0, "length of the planned story; the video goes on"),
+    OneOf(("start-image start-video",), required=False),
+    "start-part start-seconds reference audio audio-offset audio-gain",
+    RENDER_OPTIONS,
+    "method set roles shuffle",
 )
 ENCODE = (
     ("out", WRITTEN, None, "safetensors file to write"),
@@ -371,6 +396,11 @@ COMMANDS: dict[str, tuple[str, Any, str]] = {
         "render.generate",
         GENERATE,
         "Render a video from Self Forcing weights (or a relative) and prompts.",
+    ),
+    "live": (
+        "live.live",
+        LIVE,
+        "Render a video that goes on while one types what happens next.",
     ),
     "story": (
         "story.story",

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -37,13 +38,13 @@ from ..headforcing_core.render.result import RenderResult
 from ..headforcing_core.render.sinks import FileTarget, LatentsFile, ProgressBar, VideoFile
 from ..headforcing_core.rollout.loop import WanVideoModel
 from ..headforcing_core.video.restarts import FrameCodec
+from ..headforcing_core.video.stream import FrameSink
 from .compiled import compiled_forward
 from .values import pick_device, weight_change_of
 
 if TYPE_CHECKING:
     from ..headforcing_core.distributed.peers import Peers
     from ..headforcing_core.render.drafted_video import DraftedVideo
-    from ..headforcing_core.render.live_story import Story
     from .weight_changes import EightBits
 
 OUT_OF_MEMORY = (
@@ -147,11 +148,13 @@ class LoadedModel:
         needs: Needs,
         video: Path | None,
         latents: Path | None = None,
-        story: Story | None = None,
+        edits: Listener | None = None,
+        sinks: Sequence[FrameSink] = (),
     ) -> RenderResult:
         """Render one video to files and, if there is one, a run folder; on interruption the error
         says what is kept. Before it the roles of heads are measured if they are not known; this
-        takes no more memory than the `needs` of the render.
+        takes no more memory than the `needs` of the render. `edits` changes the story, `sinks` get
+        the frames of the video.
 
         Where latents are written, too, a video that cannot be written is the result's `failure`,
         else an error.
@@ -159,15 +162,13 @@ class LoadedModel:
         machine = self.machine
         bar = ProgressBar(machine.quiet)
         listeners: list[Listener] = [bar]
-        mp4 = self._video_file(video, losable=latents is not None)
+        mp4 = self._video_file(video, losable=latents is not None, sinks=sinks)
         if mp4 is not None:
             listeners.append(mp4)
         if latents is not None:
             listeners.append(LatentsFile(latents))
-        if story is not None:
-            from ..headforcing_core.render.live_story import LiveEdits
-
-            listeners.append(LiveEdits(story))
+        if edits is not None:
+            listeners.append(edits)
         ranks = None
         if machine.peers is not None:
             from ..headforcing_core.distributed.ranks import MeasuredRanks
@@ -236,14 +237,16 @@ class LoadedModel:
             model.forward = partial(parallel_forward, forward=model.forward)
         return model
 
-    def _video_file(self, path: Path | None, losable: bool) -> VideoFile | DraftedVideo | None:
+    def _video_file(
+        self, path: Path | None, losable: bool, sinks: Sequence[FrameSink]
+    ) -> VideoFile | DraftedVideo | None:
         """The video that is written while blocks are made; None without a path or a VAE."""
         if path is None or self.codec is None:
             return None
         codec = self.codec
         preview = codec.preview
         file = VideoFile(
-            FileTarget.at(path, lambda plan: codec.decoder(plan.vae_notes)),
+            FileTarget.at(path, lambda plan: codec.decoder(plan.vae_notes), sinks),
             scale=self.scale,
             background=self.machine.vae_device,
             losable=losable,

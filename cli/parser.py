@@ -29,6 +29,7 @@ ABSENT = {
     "audio_gain": 0.0,
     "audio_offset": 0.0,
     "follow": None,
+    "live_decoder": None,
     "peers": None,
     "reference": (),
     "set": (),
@@ -205,6 +206,17 @@ def story_path(target: Path) -> Path:
     return target.with_name(f"{target.stem}.story.txt")
 
 
+def live_path(target: Path) -> Path:
+    """The file that shows a video of `live` while it is made."""
+    return target.with_name(f"{target.stem}.live.mp4")
+
+
+def _live_files(path: Path, args: Namespace) -> Iterable[Path]:
+    if not path.name:
+        return []
+    return [path, partial_path(path), live_path(path), story_path(path)]
+
+
 def named_file(word: str) -> tuple[str, Path]:
     """The name and the file of `hero=hero.png`."""
     name, _, file = word.partition("=")
@@ -220,6 +232,7 @@ def _folder(word: str) -> Path:
 READ = PathType(reads=lambda path, args: [path])
 WRITTEN = PathType(writes=lambda path, args: [path])
 VIDEO = PathType(writes=lambda path, args: [path, partial_path(path)] if path.name else [])
+LIVE_VIDEO = PathType(writes=_live_files)
 STORE = PathType()
 """A folder of files that have a hash of what they hold in their names: none is written over by
 another content.

@@ -7,7 +7,7 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
@@ -19,8 +19,9 @@ from ..headforcing_core.files import Fields, check_writable, claimed, replacing
 from ..headforcing_core.methods.registry import describe_method
 from ..headforcing_core.plan.describe import describe
 from ..headforcing_core.plan.plan import RenderPlan
+from ..headforcing_core.plan.request import RenderJob
 from ..headforcing_core.plan.resources import Needs, check_disk, check_growth, room_on
-from ..headforcing_core.render.live_story import Story
+from ..headforcing_core.render.live_story import LiveEdits, Story
 from ..headforcing_core.render.result import RenderResult
 from ..headforcing_core.timeline.clock import format_time
 from ..headforcing_core.timeline.paste.paste import read_any
@@ -28,6 +29,7 @@ from ..headforcing_core.timeline.timeline import Timeline
 from ..headforcing_core.video.sheets import contact_sheet
 from ..headforcing_core.video.soundtrack import Soundtrack
 from .arguments import Result
+from .loaded import LoadedModel
 from .parser import story_path
 from .source import Source
 from .texts import FollowedFile
@@ -91,10 +93,22 @@ def follow(args: Namespace) -> Result:
     return Result([], {})
 
 
-def _render(
-    source: Source, video: Path | None, latents: Path | None = None, note: str = ""
-) -> tuple[Result, RenderResult]:
-    """Render a source to files; all checks are done before weights are loaded, the note is told
+@dataclass(frozen=True)
+class Prepared:
+    """A render that can begin: everything is checked, the model is loaded.
+
+    `advice` is a line on faster decoding, or empty.
+    """
+
+    source: Source
+    job: RenderJob
+    needs: Needs
+    loaded: LoadedModel
+    advice: str
+
+
+def prepare(source: Source, video: Path | None, note: str = "") -> Prepared:
+    """Load what a source needs. All checks are done before weights are loaded, the note is told
     after the first.
     """
     plan = source.request.plan()
@@ -115,16 +129,27 @@ def _render(
     check_disk([needs], source.request.runs, video and video.parent)
     loaded = source.load(decodes=video is not None, encodes=job.plan.vae_use is not None)
     advice = _advice(source, job.plan) if video is not None else ""
-    story = None
+    return Prepared(source, job, needs, loaded, advice)
+
+
+def _render(
+    source: Source, video: Path | None, latents: Path | None = None, note: str = ""
+) -> tuple[Result, RenderResult]:
+    """Render a source to files."""
+    prepared = prepare(source, video, note)
+    source = prepared.source
+    job = prepared.job
+    story = edits = None
     if source.follow is not None:
         story = FollowedStory(source, source.follow)
+        edits = LiveEdits(story)
         job = job.with_request(notes={**job.request.notes, **story.about()})
-    result = loaded.render(job, needs, video, latents, story)
+    result = prepared.loaded.render(job, prepared.needs, video, latents, edits)
     target = video or latents
     if story is not None and target is not None:
-        story.save(story_path(target))
-    result = replace(result, advice=advice)
-    return _result(source, needs, result), result
+        save_story(story_path(target), story.text)
+    result = replace(result, advice=prepared.advice)
+    return result_of(source, prepared.needs, result), result
 
 
 def _advice(source: Source, plan: RenderPlan) -> str:
@@ -158,7 +183,7 @@ def _advice(source: Source, plan: RenderPlan) -> str:
     )
 
 
-def _result(source: Source, needs: Needs, result: RenderResult) -> Result:
+def result_of(source: Source, needs: Needs, result: RenderResult) -> Result:
     """Report of a render; the exit code is 1 where only the latents could be written."""
     options = source.request.options
     lines = [
@@ -190,27 +215,17 @@ def describe_sound(sound: Soundtrack) -> str:
     return words
 
 
-class FollowedStory(Story):
-    """The story of a source's followed file; says in one line on stderr what is taken and what is
-    not.
-    """
+def save_story(path: Path, text: str) -> None:
+    """Write the story that was rendered."""
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8", newline="")
 
-    def __init__(self, source: Source, file: FollowedFile):
+
+class SourceStory(Story):
+    """A story that changes while a source's model is loaded."""
+
+    def __init__(self, source: Source):
         self._source = source
-        self._file = file
-        self._text = file.text
-        self.seconds = source.request.options.seconds
-
-    def ask(self) -> Timeline | None:
-        text = self._file.changed()
-        if text is None:
-            return None
-        self._text = text
-        request = self._source.request
-        references = request.timeline.references
-        timeline = read_any(text, **request.options.timeline_arguments, references=references)
-        self._source.note_unlike_training(timeline)
-        return timeline
 
     def check(self, plan: RenderPlan, more: int) -> None:
         check_growth(more, room_on(self._source.machine.device))
@@ -222,6 +237,34 @@ class FollowedStory(Story):
             raise HeadForcingError(
                 "the text encoder does not fit into memory beside the model"
             ) from error
+
+
+class FollowedStory(SourceStory):
+    """The story of a source's followed file; says in one line on stderr what is taken and what is
+    not.
+    """
+
+    def __init__(self, source: Source, file: FollowedFile):
+        super().__init__(source)
+        self._file = file
+        self._text = file.text
+        self.seconds = source.request.options.seconds
+
+    @property
+    def text(self) -> str:
+        """The story that is rendered."""
+        return self._file.text
+
+    def ask(self) -> Timeline | None:
+        text = self._file.changed()
+        if text is None:
+            return None
+        self._text = text
+        request = self._source.request
+        references = request.timeline.references
+        timeline = read_any(text, **request.options.timeline_arguments, references=references)
+        self._source.note_unlike_training(timeline)
+        return timeline
 
     def taken(self, plan: RenderPlan, block: int) -> None:
         self._file.text = self._text
@@ -236,8 +279,3 @@ class FollowedStory(Story):
 
     def about(self) -> Fields:
         return {"story": self._text}
-
-    def save(self, path: Path) -> None:
-        """Write the story that was rendered."""
-        with replacing(path) as temporary:
-            temporary.write_text(self._file.text, encoding="utf-8", newline="")

@@ -325,15 +325,17 @@ def number_recalls(script: Script, recalled: RecalledScenes) -> Script:
     rows = list(script.rows)
     with_pictures = [block for block, row in enumerate(rows) if row.pictures]
     first_affected = min((*recalled, *with_pictures), default=len(rows))
-    for block, row in enumerate(rows):
-        if row.switch is None or row.switch.continues or block < first_affected:
-            continue
+    starts = visit_starts(rows)
+    for index, block in enumerate(prompt_starts(rows)):
+        row = rows[block]
         switch = row.switch
+        if switch is None or switch.continues or block < first_affected:
+            continue
         numbers = [0]  # nothing is recalled
         if block in recalled:
             scene = recalled[block]
             switch = replace(switch, recall=scene.prompt)
             numbers = [scene.prompt, *scene.for_keys]
-        key = (*numbers, *visit_starts(rows[: block + 1]))
+        key = (*numbers, *starts[: index + 1])
         rows[block] = replace(row, switch=switch, recall_key=key)
     return Script(rows, script.embeds, script.alike, script.pictures)

@@ -68,6 +68,8 @@ class EchoForcing(BaseMethod):
     compares_words: bool = False
     scenes: int = field(default=1, metadata=NO_OPTION)  # only for the size of the cache
 
+    recalls_by_likeness = True
+
     def for_video(self, video: VideoFacts) -> EchoForcing:
         return replace(self, scenes=video.prompts)
 

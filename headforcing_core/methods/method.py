@@ -79,6 +79,8 @@ class Method:
             (`contiguous`).
         needs_shots: the model must have been trained with shots (`Schedule.shot_prefix`).
         fixed_length: the number of blocks must be known when the first is made.
+        recalls_by_likeness: a recalled scene depends on how alike all prompts are, also where its
+            number is given.
         most_pictures: how many pictures of a scene its caches can hold.
     """
 
@@ -88,6 +90,7 @@ class Method:
     repeats_image: ClassVar[bool] = False
     needs_shots: ClassVar[bool] = False
     fixed_length: ClassVar[bool] = False
+    recalls_by_likeness: ClassVar[bool] = False
 
     @property
     def heads_by(self) -> str:

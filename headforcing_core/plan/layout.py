@@ -5,6 +5,7 @@ heads.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -70,32 +71,60 @@ class Layout:
             pictures=bool(timeline.references),
         )
 
-    def make_rows(self, method: Method, seed: int) -> tuple[BlockRow, ...]:
+    def make_rows(
+        self,
+        method: Method,
+        seed: int,
+        before: Layout | None = None,
+        known: Sequence[BlockRow] = (),
+    ) -> tuple[BlockRow, ...]:
         """The row of every block; raises HeadForcingError for switches and pictures that the method
         cannot do.
+
+        Args:
+            before, known: another layout of the same model and start frames, and its rows. The rows
+                of its first prompts are taken as far as the prompts are the same.
         """
-        prompts = _block_prompts(self.timeline)
-        prompts = [prompts[0]] * self.start_blocks + prompts
-        rows = lay_out_rows(prompts, self.schedule, seed, start_blocks=self.start_blocks)
-        for number, segment in enumerate(self.timeline.segments, 1):
-            first = self.start_blocks + segment.start_block
-            if number > 1:
-                rows[first] = replace(rows[first], switch=method.own_switch(segment.switch))
-            if segment.seed is not None:
-                rows[first:] = [replace(row, seed=segment.seed) for row in rows[first:]]
-            pictures = self.timeline.pictures(segment)
-            if len(pictures) > method.most_pictures:
-                named = ", ".join(f"@{name}" for name in pictures)
-                raise HeadForcingError(
-                    f"prompt {number} names {named}, but with this method a scene holds "
-                    f"{method.most_pictures or 'no'} pictures; leave some out, or choose "
-                    "head_forcing"
-                )
-            if pictures:
-                # start frames are written behind those of the first prompt
-                first = first if segment.start_block else 0
-                rows[first] = replace(rows[first], pictures=pictures)
+        timeline = self.timeline
+        same = 0 if before is None else _same_prompts(timeline, before.timeline)
+        rows: list[BlockRow] = []
+        if same:
+            rows += known[: self.start_blocks + timeline.segments[same - 1].end_block]
+            seed = rows[-1].seed
+        for index in range(same, len(timeline.segments)):
+            rows += self._rows_of(index, method, seed)
+            seed = rows[-1].seed
         return tuple(rows)
+
+    def _rows_of(self, index: int, method: Method, seed: int) -> list[BlockRow]:
+        """The rows of one prompt, those of the first one with the start blocks; `seed` is that of
+        the prompt before it.
+        """
+        timeline = self.timeline
+        segment = timeline.segments[index]
+        prompts = _block_prompts(timeline, index)
+        rows = lay_out_rows(
+            prompts,
+            self.schedule,
+            seed if segment.seed is None else segment.seed,
+            start_blocks=self.start_blocks,
+            first=self.start_blocks + segment.start_block,
+        )
+        if index:
+            rows[0] = replace(rows[0], switch=method.own_switch(segment.switch))
+        else:
+            given = [prompts[0]] * self.start_blocks
+            rows[:0] = lay_out_rows(given, self.schedule, seed, start_blocks=self.start_blocks)
+        pictures = timeline.pictures(segment)
+        if len(pictures) > method.most_pictures:
+            named = ", ".join(f"@{name}" for name in pictures)
+            raise HeadForcingError(
+                f"prompt {index + 1} names {named}, but with this method a scene holds "
+                f"{method.most_pictures or 'no'} pictures; leave some out, or choose head_forcing"
+            )
+        if pictures:  # start frames are written behind those of the first prompt
+            rows[0] = replace(rows[0], pictures=pictures)
+        return rows
 
 
 def lay_out(
@@ -129,19 +158,32 @@ def lay_out(
     return Layout(schedule, method.with_scenes(timeline), start_frames)
 
 
-def _block_prompts(timeline: Timeline) -> list[str | Blend]:
-    """The prompt of every block, interpolated where a prompt is blended in."""
+def _same_prompts(timeline: Timeline, before: Timeline) -> int:
+    """Number of first prompts that have the same words, blocks and tags in both."""
+    if timeline.references != before.references:
+        return 0
+    pairs = zip(timeline.segments, before.segments, strict=False)
+    for index, (segment, other) in enumerate(pairs):
+        if segment is not other and segment != other:
+            return index
+    return min(len(timeline.segments), len(before.segments))
+
+
+def _block_prompts(timeline: Timeline, index: int) -> list[str | Blend]:
+    """The prompt of every block of the segment of this index, interpolated where it is blended
+    in.
+    """
+    segment = timeline.segments[index]
+    text = timeline.spoken(segment)
+    blended = segment.blended_blocks
     prompts: list[str | Blend] = []
-    before = ""
-    for segment in timeline.segments:
-        text = timeline.spoken(segment)
-        blended = segment.blended_blocks
+    if blended:
+        before = timeline.spoken(timeline.segments[index - 1])
         for number in range(1, blended + 1):
             prompts.append(Blend(before, text, number / (blended + 1)))
-        if not blended:
-            prompts.append(timeline.first_text(segment))
-        prompts += [text] * (segment.end_block - len(prompts))
-        before = text
+    else:
+        prompts.append(timeline.first_text(segment))
+    prompts += [text] * (segment.end_block - segment.start_block - len(prompts))
     return prompts
 
 

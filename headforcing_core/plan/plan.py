@@ -124,7 +124,7 @@ class RenderPlan:
             method=self.method,
             start_frames=self.layout.start_frames,
         )
-        rows = layout.make_rows(self.method, self.seed)
+        rows = layout.make_rows(self.method, self.seed, before=self.layout, known=self.rows)
         shape = replace(self.shape, total_frames=len(rows) * self.schedule.frames_per_block)
         depends_on_length = self.method.fixed_length or shape.frame_slots != self.shape.frame_slots
         if depends_on_length and len(rows) != self.blocks:

@@ -24,7 +24,7 @@ from ..head_profiles.profile import HeadProfile
 from ..methods.head_forcing import HeadForcing
 from ..methods.options import pairs_text
 from ..model.wan import WanConfig
-from ..rollout.rows import Embeddings, Picture, Script
+from ..rollout.rows import Embeddings, KnownKeys, Picture, Script
 from ..runs.folder import count_blocks
 from ..timeline.timeline import Timeline
 from .conditions import Conditions, no_conditions
@@ -177,11 +177,13 @@ class RenderJob:
     Attributes:
         plan: of the request, perhaps with roles that were found.
         video: number of the video in a batch; each has noise of its own.
+        known: as for `Script.keys`.
     """
 
     request: RenderRequest
     plan: RenderPlan
     video: int = 0
+    known: KnownKeys | None = field(default=None, compare=False, repr=False)
 
     @cached_property
     def start_latents(self) -> Tensor | None:
@@ -272,7 +274,7 @@ class RenderJob:
             frames = plan.schedule.frames_per_block
             for block in range(plan.blocks):
                 more[block] = conditions.block_key(block * frames, frames)
-        return self.script.keys(self.setup, plan.blocks_ahead, more)
+        return self.script.keys(self.setup, plan.blocks_ahead, more, self.known)
 
     @property
     def folder(self) -> Path | None:

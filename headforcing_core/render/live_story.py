@@ -16,7 +16,7 @@ from ..plan.plan import RenderPlan
 from ..plan.request import RenderJob
 from ..plan.resources import needs_of
 from ..rollout.loop import Block
-from ..rollout.rows import Embeddings, HasBegunError, first_difference
+from ..rollout.rows import Embeddings, HasBegunError, KnownKeys, first_difference
 from ..timeline.clock import format_time
 from ..timeline.timeline import Timeline
 from .render import Listener, Render
@@ -63,14 +63,14 @@ class LiveEdits(Listener):
         self._story = story
 
     def begin(self, render: Render) -> None:
-        self._render = render
-        self._ask()
+        self.render = render
+        self.ask()
 
     def add(self, block: Block) -> None:
-        if block.index >= self._render.job.plan.layout.start_blocks:
-            self._ask()
+        if block.index >= self.render.job.plan.layout.start_blocks:
+            self.ask()
 
-    def _ask(self) -> None:
+    def ask(self) -> None:
         """Take the story's latest text, or refuse it."""
         try:
             timeline = self._story.ask()
@@ -80,15 +80,14 @@ class LiveEdits(Listener):
         except HeadForcingError as error:
             self._story.refused(error)
             return
-        self._story.taken(self._render.job.plan, block)
+        self._story.taken(self.render.job.plan, block)
 
     def _take(self, timeline: Timeline) -> int:
         """Go on with this story; the first block with another prompt. An error leaves everything as
         it was.
         """
-        render = self._render
+        render = self.render
         before = render.job
-        folder = render.run.folder
         plan = before.plan.with_timeline(timeline, self._story.seconds)
         request = before.request
         request.check_conditions(plan)
@@ -111,34 +110,39 @@ class LiveEdits(Listener):
                 "with these words an earlier [recall] would mean another scene, which has begun; "
                 "choose other words"
             )
-        # its note takes the place of the one on the video that will not be finished
-        if folder is not None:
-            render.run.was_known = folder.save_video(
-                job.keys, job.about, () if render.run.was_known else before.keys
-            )
+        self.note(job, before)
         render.script.replace(job.script)
         render.job = job
         return block
+
+    def note(self, job: RenderJob, before: RenderJob) -> None:
+        """Note the new story in the run folder, in place of the one on the video that will not be
+        finished.
+        """
+        run = self.render.run
+        if run.folder is not None:
+            in_place_of = () if run.was_known else before.keys
+            run.was_known = run.folder.save_video(job.keys, job.about, in_place_of)
 
     def _with(self, plan: RenderPlan, timeline: Timeline, new: list[str]) -> RenderJob:
         """The job of another plan, with the embeddings of its prompts and no others; only `new`
         texts are encoded.
         """
-        job = self._render.job
+        job = self.render.job
         request = job.request
-        known = dict(request.embeds)
-        if new:
-            known.update(self._story.encode(new))
+        encoded = self._story.encode(new) if new else {}
         request = replace(
             request,
             options=replace(request.options, seconds=plan.timeline.seconds),
             timeline=timeline,
-            # others would stay until the render ends
-            embeds={text: known[text] for text in plan.timeline.texts},
+            embeds=encoded,
             notes={**request.notes, **self._story.about()},
         )
         request.check_finite()
-        return replace(job, request=request, plan=plan)
+        known = {**job.request.embeds, **encoded}
+        # others would stay until the render ends
+        request = replace(request, embeds={text: known[text] for text in plan.timeline.texts})
+        return replace(job, request=request, plan=plan, known=KnownKeys(job.script.rows, job.keys))
 
 
 def first_change(plan: RenderPlan, changed: RenderPlan, begun: int) -> int:

@@ -254,6 +254,13 @@ class Run:
             with suppress(HeadForcingError):
                 self.folder.save_note(FINISHED, self.job.keys[-1], note)
 
+    def later(self, task: Callable[[], None]) -> None:
+        """Run a task in the thread that stores, behind what waits there; without one, now."""
+        if self._thread is None:
+            task()
+        else:
+            self._thread.put(task)
+
     def _store(self, index: int, block: Block) -> None:
         """Store a new block, and after it the cache if the last state is older than
         `state_seconds`.

@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,7 +29,7 @@ from ..timeline.clock import TEMPORAL_STRIDE, video_frames_of
 from ..video import restarts
 from ..video.pictures import PictureSheets
 from ..video.sound import Sound
-from ..video.stream import StreamingDecoder, VideoStream
+from ..video.stream import FrameSink, StreamingDecoder, VideoStream
 from ..video.writer import VideoInfo, VideoSettings
 from ..weights.containers import WRITABLE, read_weights
 from .render import Listener, Render
@@ -61,6 +61,7 @@ class FileTarget:
         tags: those of the file.
         first_block: the block with which the file begins.
         pictures: get small pictures of the video; None for none.
+        sinks: get the video frames, too.
         claim_last: claims another path for the finished file, when all blocks are there; None keeps
             that of `claim`.
         sentence: an error and the path where the file grows, as `VideoFile.failure`.
@@ -72,13 +73,19 @@ class FileTarget:
     tags: Callable[[RenderJob], dict[str, str]] = lambda job: file_tags(job.about)
     first_block: int = 0
     pictures: PictureSheets | None = None
+    sinks: Sequence[FrameSink] = ()
     claim_last: Callable[[RenderPlan], AbstractContextManager[Path]] | None = None
     sentence: Callable[[Exception, Path], str] = lambda error, _: first_line(error)
 
     @classmethod
-    def at(cls, path: Path, decoder: Callable[[RenderPlan], StreamingDecoder]) -> FileTarget:
+    def at(
+        cls,
+        path: Path,
+        decoder: Callable[[RenderPlan], StreamingDecoder],
+        sinks: Sequence[FrameSink] = (),
+    ) -> FileTarget:
         """A file at this path with all of the video, which grows beside it."""
-        return cls(lambda plan: nullcontext((path, partial_path(path))), decoder)
+        return cls(lambda plan: nullcontext((path, partial_path(path))), decoder, sinks=sinks)
 
 
 def skipped_video_frames(plan: RenderPlan, first_block: int) -> int:
@@ -132,6 +139,9 @@ class VideoFile(Listener):
                 scale=self.scale,
                 partial=self.partial,
             )
+            sinks: list[FrameSink] = [*target.sinks]
+            if target.pictures is not None:
+                sinks.append(target.pictures)
             self.video = VideoStream(
                 settings,
                 target.decoder(plan),
@@ -139,7 +149,7 @@ class VideoFile(Listener):
                 background=self.background,
                 while_waiting=self.while_waiting,
                 sound=self._sound(render.job),
-                pictures=target.pictures,
+                sinks=sinks,
             )
             stack.enter_context(self.video)
             self._stack = stack.pop_all()

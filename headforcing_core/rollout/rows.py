@@ -66,9 +66,10 @@ def lay_out_rows(
     seed: int = 0,
     switches: Mapping[int, Switch] = MappingProxyType({}),
     start_blocks: int = 0,
+    first: int = 0,
 ) -> list[BlockRow]:
-    """Rows from the prompt of every block; the first `start_blocks` are given and have no noise
-    levels.
+    """Rows of blocks, from number `first` on, from the prompt of each; the first `start_blocks` of
+    the video are given and have no noise levels.
     """
     return [
         BlockRow(
@@ -78,8 +79,16 @@ def lay_out_rows(
             switches.get(block),
             solver=schedule.solver,
         )
-        for block, prompt in enumerate(prompts)
+        for block, prompt in enumerate(prompts, first)
     ]
+
+
+@dataclass(frozen=True)
+class KnownKeys:
+    """The rows of a script, and what `Script.keys` returned for them."""
+
+    rows: Sequence[BlockRow]
+    keys: Sequence[str]
 
 
 class HasBegunError(HeadForcingError):
@@ -136,7 +145,11 @@ class Script:
         self.alike = other.alike
 
     def keys(
-        self, setup: str, ahead: int = 0, more: Mapping[int, str] = MappingProxyType({})
+        self,
+        setup: str,
+        ahead: int = 0,
+        more: Mapping[int, str] = MappingProxyType({}),
+        known: KnownKeys | None = None,
     ) -> list[str]:
         """The key of every block that is made: the setup's hash, chained with the rows' up to the
         block.
@@ -145,11 +158,20 @@ class Script:
             ahead: how many of the next rows, or their absence, a block depends on, where blocks are
                 denoised together.
             more: by block, the hash of something else that it depends on.
+            known: those of other rows with the same arguments and embeddings. The keys of the first
+                rows are taken from there as far as the rows are the same.
         """
         hashes: dict[str | Blend, str] = {}
         keys = [setup]
         held: tuple[str, ...] = ()
-        for block, row in enumerate(self.rows):
+        first = 0
+        if known is not None:
+            same = first_difference(self.rows, known.rows)
+            made = same - sum(not row.sigmas for row in self.rows[:same])
+            if made > ahead:
+                first = same
+                keys = [setup, *[""] * ahead, *known.keys[: made - ahead]]
+        for block, row in enumerate(self.rows[first:], first):
             if not row.sigmas:  # a start block has no key, and is written behind the pictures
                 held = row.pictures or held
                 continue
@@ -165,10 +187,10 @@ class Script:
 
 def first_difference(rows: Sequence[BlockRow], others: Sequence[BlockRow]) -> int:
     """The first block whose rows differ; the length of the shorter video if none does."""
-    pairs = zip(rows, others, strict=False)
-    return next(
-        (n for n, (row, other) in enumerate(pairs) if row != other), min(len(rows), len(others))
-    )
+    for block, (row, other) in enumerate(zip(rows, others, strict=False)):
+        if row is not other and row != other:
+            return block
+    return min(len(rows), len(others))
 
 
 # -------------------------------------------------------------------------------------------- noise

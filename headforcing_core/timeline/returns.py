@@ -18,11 +18,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from .characters import MARKS_OF_LETTERS, same_letters
 from .switch import Switch
 from .timeline import Timeline
 
+_REMEMBERED = 4096  # prompts
 COMMON_SHARE = 0.8  # of the words of two prompts that are one scene, by Dice's coefficient
 _SMALL_WORDS = frozenset(
     "a an and are as at be been before by for from has have he her his in into is it its now of on "
@@ -59,7 +61,7 @@ def with_returns(timeline: Timeline, most: int) -> Timeline:
     for number, segment in enumerate(timeline.segments[1:], 2):
         switch = segment.switch
         if not switch.new_scene and switch.recall is None:
-            found = _scene_of(prompts[:number], scenes, most)
+            found = _scene_of(prompts, number - 1, scenes, most)
             if found is not None and found != scenes[-1]:
                 switch = replace(switch, recall=found)
             elif found is not None and not switch.re_anchor:
@@ -82,32 +84,41 @@ def latest_scenes(scenes: Sequence[int], most: int) -> list[int]:
     """The `most` scenes that were visited last, the last one first; `scenes` are those of all
     prompts so far.
     """
-    return list(dict.fromkeys(reversed(scenes)))[:most]
+    latest: list[int] = []
+    for scene in reversed(scenes):
+        if len(latest) == most:
+            break
+        if scene not in latest:
+            latest.append(scene)
+    return latest
 
 
-def _scene_of(prompts: Sequence[str], scenes: Sequence[int], most: int) -> int | None:
-    """The earlier scene that the last of the prompts is of by its words; None for a new one."""
-    *earlier, prompt = prompts
+def _scene_of(prompts: Sequence[str], index: int, scenes: Sequence[int], most: int) -> int | None:
+    """The earlier scene that the prompt of this index is of by its words; None for a new one."""
+    prompt = prompts[index]
     latest = latest_scenes(scenes, most)
     for scene in latest:
-        if alike(prompt, earlier[scene - 1]):
+        if alike(prompt, prompts[scene - 1]):
             return scene
     for place in _named_places(prompt):
-        if place[-1] in _words(earlier[-1]):
+        if place[-1] in _words(prompts[index - 1]):
             continue  # the story has not left it
         for scene in latest[1:]:
-            if set(place) <= set(_words(earlier[scene - 1])):
+            if set(place) <= set(_words(prompts[scene - 1])):
                 return scene
     return None
 
 
-def _named_places(prompt: str) -> list[list[str]]:
+# The prompts of a story that changes while it is rendered are compared again with each change.
+@lru_cache(maxsize=_REMEMBERED)
+def _named_places(prompt: str) -> list[tuple[str, ...]]:
     """The words of every place to which a prompt says that it returns."""
     lower = same_letters(prompt)
     names = [*_BACK.findall(lower), *_RETURNS.findall(lower), *_AGAIN.findall(lower)]
     return [words for words in map(_words, names) if words]
 
 
+@lru_cache(maxsize=8 * _REMEMBERED)
 def alike(one: str, other: str) -> bool:
     """Whether two prompts are of one scene by their words alone."""
     a = set(_words(one))
@@ -117,9 +128,11 @@ def alike(one: str, other: str) -> bool:
     return (a <= b or b <= a) and 2 * len(a & b) >= COMMON_SHARE * (len(a) + len(b))
 
 
-def _words(text: str) -> list[str]:
+@lru_cache(maxsize=_REMEMBERED)
+def _words(text: str) -> tuple[str, ...]:
     """The words of a text without small ones and endings."""
-    return [_stem(word) for word in _WORD.findall(same_letters(text)) if word not in _SMALL_WORDS]
+    words = _WORD.findall(same_letters(text))
+    return tuple(_stem(word) for word in words if word not in _SMALL_WORDS)
 
 
 def _stem(word: str) -> str:

@@ -5,7 +5,7 @@ length.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,7 +17,6 @@ from torch import Tensor
 from ..errors import HeadForcingError
 from ..files import check_writable
 from ..queue_thread import HostCopy, QueueThread, arrived, to_host
-from .pictures import PictureSheets
 from .sound import Sound
 from .writer import VideoInfo, VideoSettings, VideoWriter, check_encoder, to_uint8
 
@@ -40,6 +39,15 @@ class StreamingDecoder(Protocol):
 
     def reset(self) -> None:
         """Clear the state: the next chunk starts a new video."""
+
+
+class FrameSink(Protocol):
+    """Gets the video frames of a file while they are made."""
+
+    def add(self, first: int, video_frames: Tensor) -> None:
+        """Take the next video frames `[n, height, width, 3]`, uint8, in main memory, of which the
+        first has this number. Must not raise: the video does not depend on it.
+        """
 
 
 class Chunks:
@@ -91,7 +99,7 @@ class VideoStream:
             a CUDA stream of its own, and `add` waits for nothing. None: `add` decodes.
         while_waiting: as in `QueueThread`, for the decoding thread.
         sound: of the file; it begins with the first video frame.
-        pictures: get all video frames before they are scaled.
+        sinks: get all video frames before they are scaled.
 
     Attributes:
         settings: another path and other tags may be set until `finish`; a file that is still
@@ -105,7 +113,7 @@ class VideoStream:
     background: torch.device | None = None
     while_waiting: Callable[[], None] = lambda: None
     sound: Sound | None = None
-    pictures: PictureSheets | None = None
+    sinks: Sequence[FrameSink] = ()
     _writer: VideoWriter | None = None
     _encoder: QueueThread | None = None
     _decoder_thread: QueueThread | None = None
@@ -213,8 +221,8 @@ class VideoStream:
         """Write video frames `[n, H, W, 3]`, every pixel as a square of side `scale`."""
         assert self._writer is not None
         video_frames = arrived(copy)
-        if self.pictures is not None:
-            self.pictures.add(self._writer.video_frames, video_frames)
+        for sink in self.sinks:
+            sink.add(self._writer.video_frames, video_frames)
         if self.settings.scale > 1:
             for axis in (1, 2):
                 video_frames = video_frames.repeat_interleave(self.settings.scale, axis)

@@ -41,6 +41,11 @@ _GROWING = {
     "flush_packets": "1",
     "max_interleave_delta": "250000",  # pictures wait at most 0.25 s for sound that ended before
 }
+# A fragment a frame: each can be read when it is encoded, and no frame waits for later ones.
+_LOW_DELAY = {
+    **_GROWING,
+    "movflags": f"{_GROWING['movflags']}+frag_every_frame",
+}
 # The finished file is not fragmented: readers take its length from the index, which faststart moves
 # to the front.
 _FINISHED = {"movflags": "use_metadata_tags+faststart"}
@@ -61,6 +66,7 @@ class VideoSettings:
         scale: whoever gives the frames makes each pixel a square of this side, for the toy model.
         partial: path of the unfinished video, which plays at any time, replaces a file there, and
             is kept if writing fails. None uses a hidden file, which is always removed.
+        low_delay: while the file grows, each frame can be read at once.
     """
 
     path: Path
@@ -70,6 +76,7 @@ class VideoSettings:
     preset: str = "veryfast"
     scale: int = 1
     partial: Path | None = None
+    low_delay: bool = False
 
 
 @dataclass(frozen=True)
@@ -159,16 +166,21 @@ class VideoWriter:
         return self
 
     def __exit__(self, error_type: type[BaseException] | None, *error: object) -> None:
+        if error_type is not None:
+            self.leave()  # the first error is the one to report
+            return
         with self._cleanup:
-            if error_type is not None:
-                # the first error is the one to report
-                with suppress(OSError, FFmpegError):
-                    self._finish()
-                return
             with self._explained():
                 self._finish()
                 self._remux()
             self._remove_partial()
+
+    def leave(self) -> None:
+        """Close the file where it has grown, in place of the end of the `with` block; none appears
+        at the path.
+        """
+        with self._cleanup, suppress(OSError, FFmpegError):
+            self._finish()
 
     def _close(self) -> None:
         """Close the file after an error, which is the one to report; otherwise it is closed."""
@@ -210,10 +222,11 @@ class VideoWriter:
         if self._keep:
             remove_leftovers(self._partial)
             self._remove_partial()  # it may be a link to another file, which opening would empty
+        options = _LOW_DELAY if self.settings.low_delay else _GROWING
         with suppress(OSError):  # on Windows, the file of an earlier attempt that a player has open
-            return av.open(address(self._partial), "w", format="mp4", options=_GROWING)
+            return av.open(address(self._partial), "w", format="mp4", options=options)
         self._partial = self._partial.with_name(f"{self._partial.stem}-{uuid.uuid4().hex[:8]}.mp4")
-        return av.open(address(self._partial), "w", format="mp4", options=_GROWING)
+        return av.open(address(self._partial), "w", format="mp4", options=options)
 
     def _explained(self) -> AbstractContextManager[None]:
         """Convert errors of the disk and of the encoder to a HeadForcingError."""
@@ -256,6 +269,8 @@ class VideoWriter:
             "preset": settings.preset,
             "x264-params": "mbtree=0",
         }
+        if settings.low_delay:
+            options["tune"] = "zerolatency"
         stream = cast(VideoStream, self._container.add_stream(ENCODER, rate, options))
         stream.width = self.width
         stream.height = self.height

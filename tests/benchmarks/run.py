@@ -19,5 +19,9 @@ if __name__ == "__main__":
         from headforcing.tests.benchmarks import picture
 
         sys.stdout.write(picture.table() + "\n")
+    elif sys.argv[1:] == ["live"]:
+        from headforcing.tests.benchmarks import live_prompts
+
+        sys.stdout.write(live_prompts.table() + "\n")
     else:
         sys.exit(main())

@@ -261,8 +261,8 @@ def examples() -> list[str]:
 
 @pytest.mark.slow
 def test_the_python_examples_make_a_video_and_another_when_its_story_is_changed(tmp_path: Path):
-    video, story, _ = examples()
-    (tmp_path / "example.py").write_text(video + story, encoding="utf-8")
+    video, story, live, _ = examples()
+    (tmp_path / "example.py").write_text(video + story + live, encoding="utf-8")
     names = runpy.run_path(str(tmp_path / "example.py"))
     # 6 s: 96 video frames of the 105 that 9 blocks hold
     assert names["latents"].shape == (27, 16, 8, 8)
@@ -271,12 +271,16 @@ def test_the_python_examples_make_a_video_and_another_when_its_story_is_changed(
         "a red ball bouncing in the teal plain room",
         "a blue star circling in the navy checkerboard room",
     ]
+    assert re.fullmatch(
+        r"0:00 a red .*\n0:02.* \[re-anchor\] a blue .*\n0:03.* \[recall 1\] a red .*",
+        names["performed"],
+    )
 
 
 @pytest.mark.slow
 def test_the_example_of_a_new_method_renders_a_video(tmp_path: Path, monkeypatch):
     monkeypatch.setitem(METHODS, "thinned", METHODS["causvid"])  # removed after the test
-    (tmp_path / "thinned.py").write_text(examples()[2], encoding="utf-8")
+    (tmp_path / "thinned.py").write_text(examples()[3], encoding="utf-8")
     runpy.run_path(str(tmp_path / "thinned.py"))
     words = ["--prompts", "a red ball", "--seconds", "9", "--scale", "1", "--out", str(tmp_path)]
     assert main(["demo", "--method", "thinned", *words]) == 0 and (tmp_path / "demo.mp4").is_file()

@@ -52,7 +52,7 @@ def test_each_second_has_a_picture_of_its_middle_on_the_sheet_of_its_minute(tmp_
 def test_pictures_come_while_a_video_is_written_and_are_of_its_own_size_where_it_is_small(tmp_path):
     sheets = PictureSheets(tmp_path / "pictures", "v", FPS)
     settings = VideoSettings(tmp_path / "v.mp4", scale=4)
-    with VideoStream(settings, FlatColourDecoder(), pictures=sheets) as stream:
+    with VideoStream(settings, FlatColourDecoder(), sinks=[sheets]) as stream:
         for block in latents(60).split(3):
             stream.add(block)
         info = stream.finish()
@@ -65,7 +65,7 @@ def test_a_disk_that_takes_no_pictures_does_not_cost_the_video(tmp_path):
     (tmp_path / "file").write_text("no folder")
     sheets = PictureSheets(tmp_path / "file" / "pictures", "v", FPS)
     with VideoStream(
-        VideoSettings(tmp_path / "v.mp4"), FlatColourDecoder(), pictures=sheets
+        VideoSettings(tmp_path / "v.mp4"), FlatColourDecoder(), sinks=[sheets]
     ) as stream:
         for block in latents(30).split(3):
             stream.add(block)

@@ -60,7 +60,7 @@ NAMED = {
     "headforcing_core/model/wan.py": "speech",
     "headforcing_core/timeline/timeline.py": "shots pictures scenes",
     "cli/source.py": "speech ranks pictures roles sound",
-    "cli/loaded.py": "ranks roles live",
+    "cli/loaded.py": "ranks roles",
     "nodes/sampler.py": "speech roles live sound part",
     "nodes/host/render/sample.py": "pictures roles live sound part",
     "nodes/host/render/bridge.py": "",

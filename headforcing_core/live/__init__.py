@@ -1,0 +1,1 @@
+"""Videos without a fixed end, whose prompts are given while they are rendered."""

@@ -1,0 +1,62 @@
+"""The file that shows a video without a fixed end while it is made."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from pathlib import Path
+
+from torch import Tensor
+
+from ..errors import HeadForcingError
+from ..video.sound import Sound
+from ..video.writer import VideoSettings, VideoWriter
+
+log = logging.getLogger(__name__)
+
+
+class LowDelayFile:
+    """A second file of a video, which grows with each frame and is removed at the end: a
+    `FrameSink` of the first one. Use as a context manager.
+
+    The first file is that of any render. Its encoder looks ahead, and a player would get each
+    second of it when the next one is made. An error of the disk ends this file, not the video.
+
+    Args:
+        path: where it grows.
+        sound: that of the video.
+    """
+
+    def __init__(self, path: Path, fps: float, sound: Sound | None = None):
+        self.path = path
+        self._settings = VideoSettings(path, fps, partial=path, low_delay=True)
+        self._sound = sound
+        self._writer: VideoWriter | None = None
+        self._has_failed = False
+
+    @property
+    def video_frames(self) -> int:
+        """Number of frames that can be read."""
+        return 0 if self._writer is None else self._writer.video_frames
+
+    def add(self, first: int, video_frames: Tensor) -> None:
+        if self._has_failed:
+            return
+        try:
+            if self._writer is None:
+                _, height, width, _ = video_frames.shape
+                writer = VideoWriter(self._settings, width, height, sound=self._sound)
+                self._writer = writer.__enter__()
+            self._writer.write(video_frames)
+        except HeadForcingError as error:
+            self._has_failed = True
+            log.warning("Head Forcing: the video is not shown any more while it is made: %s", error)
+
+    def __enter__(self) -> LowDelayFile:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._writer is not None:
+            self._writer.leave()
+        with suppress(OSError):  # on Windows a player may have it open
+            self.path.unlink(missing_ok=True)

@@ -1,0 +1,394 @@
+"""A video without a fixed end: it is made longer while it is rendered, the prompts are given
+meanwhile, and the render stays a little ahead of those who watch.
+
+What was performed is an ordinary story: rendered again it has the same bits.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from torch import Tensor
+
+from ..errors import HeadForcingError
+from ..files import Fields
+from ..methods.method import VideoFacts
+from ..methods.options import options_of
+from ..plan.options import RenderOptions
+from ..plan.plan import RenderPlan
+from ..plan.request import RenderJob, RenderRequest
+from ..plan.resources import Needs, check_disk, needs_of
+from ..render.live_story import LiveEdits, Story
+from ..render.render import Render
+from ..rollout.loop import Block
+from ..rollout.rows import Embeddings
+from ..timeline.clock import MAX_SECONDS, plain_time
+from ..timeline.timeline import Timeline
+from .audience import LEAD_SECONDS, Audience, Lead, Player
+from .story import GrowingStory, Read, Said
+
+LEFT_SECONDS = 10.0  # before its end the story is made longer
+MORE_SECONDS = 30.0  # by which it is made longer, and with which it begins at least
+_LONG_SECONDS = 3600.0  # a method that can make this can go on
+_POLL_SECONDS = 0.015
+
+log = logging.getLogger(__name__)
+
+Change = Callable[[GrowingStory], GrowingStory]
+
+
+@dataclass(frozen=True)
+class Placed:
+    """The place of a change that was taken: the first block that is another one, start blocks
+    included, and its second of the story.
+    """
+
+    block: int
+    seconds: float
+
+
+class Performance(LiveEdits):
+    """Lets a video go on without a fixed end, and takes the prompts that are given meanwhile: a
+    listener of the render, the last one.
+
+    `perform`, `replace_story` and `stop` may be called from any thread. Each returns at once; the
+    result of its `Future` is a `Placed`, or the HeadForcingError that refuses it.
+
+    Args:
+        text: the story that the video begins with, in the written form. Prompts for later stay.
+        read: reads a text with the arguments of the story, as `story.Read`.
+        host: its `encode`, `check`, `about`, `taken` and `refused` are those of the render;
+            `performance.story`, or while one is taken `performance.taking`, is the story.
+        audience: those who watch.
+        lead: seconds that the render is ahead of them at least.
+        while_waiting: is called while the render waits; may raise to stop it.
+        needs: estimates the disk use of a plan, with the folder of the video; None counts the
+            blocks that are stored.
+        snap: moves the earliest second at which a prompt can begin to a later one.
+
+    Attributes:
+        story: the story that is rendered.
+        taking: the story that is being taken; None between two changes.
+        ends: whether the end is fixed.
+        why: why the video ends by itself; empty while it does not.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        read: Read,
+        host: Story,
+        *,
+        audience: Audience | None = None,
+        lead: float = LEAD_SECONDS,
+        while_waiting: Callable[[], None] = lambda: None,
+        needs: Callable[[RenderPlan], Needs] | None = None,
+        video_folder: Path | None = None,
+        snap: Callable[[float], float] = lambda second: second,
+    ):
+        self._changes = _Changes(host, self)
+        super().__init__(self._changes)
+        self._text = text
+        self._read = read
+        self._host = host
+        self.audience = audience or Player()
+        self.lead = Lead(lead)
+        self._while_waiting = while_waiting
+        self._needs = needs
+        self._video_folder = video_folder
+        self._snap = snap
+        self.story: GrowingStory
+        self.taking: GrowingStory | None = None
+        self.ends = False
+        self.why = ""
+        self._block_began = 0.0
+        self._noted: RenderJob | None = None
+
+    # ----------------------------------------------------------------------------- from any thread
+
+    def perform(self, words: str = "", tag: str = "", recall: int | None = None) -> Future[Placed]:
+        """Let a prompt begin with the next block that has not begun; arguments as of `Said`."""
+        said = Said(words, tag, recall)
+        return self._changes.put(lambda story: self._with_prompt(story, said))
+
+    def replace_story(self, text: str) -> Future[Placed]:
+        """Go on with another text in the written form, which begins as the story does."""
+
+        def changed(story: GrowingStory) -> GrowingStory:
+            timeline = story.timeline
+            return GrowingStory.of(text, story.read, timeline.clock, timeline.seconds)
+
+        return self._changes.put(changed)
+
+    def stop(self) -> Future[Placed]:
+        """End the video with the block after the one that has begun."""
+        return self._changes.put(self._cut)
+
+    # ------------------------------------------------------------------------------ as a listener
+
+    def begin(self, render: Render) -> None:
+        plan = render.job.plan
+        check_endless(render.job.request, plan)
+        self.story = GrowingStory.of(
+            self._text, self._read, plan.timeline.clock, plan.timeline.seconds
+        )
+        super().begin(render)
+
+    def step(self, block: int, step: int, latents: Tensor | None) -> None:
+        if latents is None and step == 0:
+            self._block_began = time.monotonic()
+
+    def add(self, block: Block) -> None:
+        is_made = self.render.run.is_made(block.index)
+        if is_made:
+            self.lead.add(time.monotonic() - self._block_began)
+        self._take_changes()
+        self._lengthen()
+        end = self._plan.start_seconds(block.index + 1)
+        while is_made and not self.ends and self._is_ahead(end):
+            self._while_waiting()
+            if self.audience.leaving:
+                self._end(self.audience.leaving)
+            self._changes.wait(_POLL_SECONDS)
+            self._take_changes()
+
+    def finish(self) -> None:
+        self._changes.close()
+
+    def __exit__(self, *error: object) -> None:
+        self._changes.close()
+
+    def note(self, job: RenderJob, before: RenderJob) -> None:
+        # by the thread that stores, and the latest only: the note is as long as the story
+        waits = self._noted is not None
+        self._noted = job
+        if not waits:
+            self.render.run.later(lambda: self._note(before))
+
+    def _note(self, before: RenderJob) -> None:
+        job = self._noted
+        self._noted = None
+        assert job is not None
+        super().note(job, before)
+
+    # ---------------------------------------------------------------------- in the render's thread
+
+    @property
+    def _plan(self) -> RenderPlan:
+        return self.render.job.plan
+
+    @property
+    def _begun(self) -> int:
+        """Number of blocks of the story that have begun."""
+        return max(0, self.render.script.begun - self._plan.layout.start_blocks)
+
+    def _is_ahead(self, end: float) -> bool:
+        """Whether the audience has enough of a video that is finished up to this second."""
+        position = self.audience.position(end)
+        return position is not None and end - position > self.lead.seconds
+
+    def _take_changes(self) -> None:
+        while self._changes.waits:
+            self.ask()
+
+    def _with_prompt(self, story: GrowingStory, said: Said) -> GrowingStory:
+        if self.ends:
+            raise HeadForcingError("the video is ending; begin another one")
+        free = story.free_block(self._begun)
+        clock = story.timeline.clock
+        earliest = clock.start_seconds(free)
+        snapped = self._snap(earliest)
+        block = free if snapped <= earliest else max(free, clock.block_at(snapped))
+        new = story.with_prompt(said, block)
+        recalls = new.timeline.segments[new.shown(block)].switch.recall is not None
+        if recalls and self._plan.method.recalls_by_likeness:
+            raise HeadForcingError(
+                "with this method a scene that comes back depends on all prompts of a story, and "
+                "more will follow; choose head_forcing"
+            )
+        return new
+
+    def _cut(self, story: GrowingStory) -> GrowingStory:
+        self.ends = True
+        end = story.free_block(self._begun) + 1
+        return story if end >= story.timeline.blocks else story.cut(end)
+
+    def _end(self, why: str) -> None:
+        """End the video for a reason that is told."""
+        self.why = why
+        log.info("Head Forcing: the video ends: %s", why)
+        self.stop()
+
+    def _lengthen(self) -> None:
+        """Make the story longer if its end is near and there is room on the disk."""
+        plan = self._plan
+        now = plan.start_seconds(self.render.script.begun)
+        length = self.story.timeline.seconds
+        if self.ends or length - now > LEFT_SECONDS:
+            return
+        if length >= MAX_SECONDS:
+            self._end_here(f"a video lasts {MAX_SECONDS / 3600:g} hours at most")
+            return
+        seconds = min(MAX_SECONDS, math.ceil(length) + MORE_SECONDS)
+        try:
+            self._check_disk(seconds)
+        except HeadForcingError as error:
+            self._end_here(str(error))
+            return
+        longer = self._changes.put(lambda story: story.lengthened(seconds))
+        self._take_changes()
+        refusal = longer.exception()
+        if refusal is not None:
+            self._end_here(str(refusal))
+
+    def _end_here(self, why: str) -> None:
+        """Let the video end where the story does, for a reason that is told."""
+        self.ends = True
+        self.why = why
+        end = plain_time(self.story.timeline.seconds)
+        self._host.refused(HeadForcingError(f"the video ends at {end}: {why}"))
+
+    def _check_disk(self, seconds: float) -> None:
+        """Refuse a length whose new part does not fit on the disks."""
+        plan = self._plan
+        longer = plan.with_timeline(self.story.lengthened(seconds).timeline)
+        before = self._needs_of(plan)
+        after = self._needs_of(longer)
+        more = replace(
+            after,
+            run_folder=after.run_folder - before.run_folder,
+            video=after.video - before.video,
+        )
+        check_disk([more], self.render.job.request.runs, self._video_folder)
+
+    def _needs_of(self, plan: RenderPlan) -> Needs:
+        if self._needs is not None:
+            return self._needs(plan)
+        request = self.render.job.request
+        return needs_of(plan, request.dtype, 0, kept=request.runs is not None)
+
+
+class _Changes(Story):
+    """The changes that wait for the render, in order; the one place where two threads meet."""
+
+    def __init__(self, host: Story, performance: Performance):
+        self._host = host
+        self._performance = performance
+        self._waiting: deque[tuple[Change, Future[Placed]]] = deque()
+        self._came = threading.Event()
+        self._lock = threading.Lock()  # held while a change or the end changes hands
+        self._is_closed = False
+        self._future: Future[Placed]
+
+    def put(self, change: Change) -> Future[Placed]:
+        future: Future[Placed] = Future()
+        with self._lock:
+            is_closed = self._is_closed
+            if not is_closed:
+                self._waiting.append((change, future))
+        if is_closed:
+            future.set_exception(HeadForcingError("the video has ended; begin another one"))
+        self._came.set()
+        return future
+
+    def close(self) -> None:
+        """Refuse what waits and what comes."""
+        with self._lock:
+            self._is_closed = True
+            waiting = list(self._waiting)
+            self._waiting.clear()
+        for _, future in waiting:
+            future.set_exception(HeadForcingError("the video has ended; begin another one"))
+
+    @property
+    def waits(self) -> bool:
+        return bool(self._waiting)
+
+    def wait(self, seconds: float) -> None:
+        """Wait for a change, so many seconds at most."""
+        self._came.wait(seconds)
+        self._came.clear()
+
+    def ask(self) -> Timeline | None:
+        with self._lock:
+            if not self._waiting:
+                return None
+            change, self._future = self._waiting.popleft()
+        performance = self._performance
+        try:
+            new = change(performance.story)
+        except HeadForcingError as error:
+            self._future.set_exception(error)
+            return None
+        if new is performance.story:
+            plan = performance.render.job.plan
+            self._future.set_result(Placed(plan.blocks, plan.timeline.seconds))
+            return None
+        performance.taking = new
+        return new.timeline
+
+    def check(self, plan: RenderPlan, more: int) -> None:
+        self._host.check(plan, more)
+
+    def encode(self, texts: list[str]) -> Embeddings:
+        return self._host.encode(texts)
+
+    def about(self) -> Fields:
+        return self._host.about()
+
+    def taken(self, plan: RenderPlan, block: int) -> None:
+        performance = self._performance
+        assert performance.taking is not None
+        performance.story = performance.taking
+        performance.taking = None
+        self._host.taken(plan, block)
+        self._future.set_result(Placed(block, plan.start_seconds(block)))
+
+    def refused(self, error: HeadForcingError) -> None:
+        self._performance.taking = None
+        self._future.set_exception(error)
+
+
+def with_kept_scenes(options: RenderOptions) -> RenderOptions:
+    """The options with which scenes can come back that no prompt recalls yet, if the method keeps
+    any. No block is another one for it.
+    """
+    is_chosen = any(name == "scenes" for name, _ in options.method_options)
+    if is_chosen or "scenes" not in options_of(options.method):
+        return options
+    kept = (*options.method_options, ("scenes", "tagged"))
+    try:
+        kept_options = replace(options, method_options=kept)
+        facts = VideoFacts(options.schedule, blocks=1)
+        kept_options.method.for_video(facts)
+    except HeadForcingError:  # a preset without memory heads
+        return options
+    return kept_options
+
+
+def check_endless(request: RenderRequest, plan: RenderPlan) -> None:
+    """Refuse a video that cannot go on without a fixed end: its passes, caches or conditions depend
+    on the length, or it ends early.
+    """
+    if request.until_seconds:
+        raise HeadForcingError(
+            "a video without a fixed end has no part to stop at; render all of it"
+        )
+    timeline = plan.timeline
+    longer = replace(timeline, seconds=max(_LONG_SECONDS, timeline.seconds + MORE_SECONDS))
+    try:
+        request.check_conditions(plan.with_timeline(longer))
+    except HeadForcingError as error:
+        raise HeadForcingError(
+            "this video cannot go on without a fixed end: the passes or caches of its method, or "
+            "the sound that drives it, depend on its length; choose head_forcing or another method "
+            "whose caches do not grow"
+        ) from error

@@ -1,0 +1,375 @@
+"""A video without a fixed end: what is performed is the story that it becomes, and it has the same
+bits when it is rendered again.
+"""
+
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+from headforcing.cli.values import EmbeddedModel
+from headforcing.headforcing_core.demo import assets, word_hash
+from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.live.audience import Audience, Pages, Player
+from headforcing.headforcing_core.live.performance import Performance
+from headforcing.headforcing_core.live.story import GrowingStory, Said
+from headforcing.headforcing_core.methods.options import with_options
+from headforcing.headforcing_core.methods.registry import METHODS, method_named
+from headforcing.headforcing_core.render.live_story import Story
+from headforcing.headforcing_core.render.render import Listener, Place, make_video
+from headforcing.headforcing_core.render.sinks import KeptLatents
+from headforcing.headforcing_core.rollout.loop import WanVideoModel
+from headforcing.headforcing_core.runs.stored import stored_videos
+from headforcing.headforcing_core.timeline.clock import BlockClock
+from headforcing.headforcing_core.timeline.timeline import parse_timeline
+from toy_renders import Render, toy_model
+
+pytestmark = pytest.mark.usefixtures("shots")
+
+RED = "a red ball bouncing in the teal plain room"
+CROSS = "a yellow cross circling in the navy room"
+CUBE = "a blue square in the pink room"
+BEGIN = f"0:00 {RED}"
+
+
+class Nobody(Audience):
+    """Watches nothing, so that the render never waits."""
+
+    def position(self, end):
+        return None
+
+
+class Host(Story):
+    def __init__(self):
+        self.encoded = []
+        self.changes = []
+        self.refusals = []
+
+    def encode(self, texts):
+        self.encoded += texts
+        return {text: word_hash.encode(text) for text in texts}
+
+    def taken(self, plan, block):
+        self.changes.append(block)
+
+    def refused(self, error):
+        self.refusals.append(str(error))
+
+
+class Script(Listener):
+    """Calls functions when blocks are finished; stands before the performance."""
+
+    def __init__(self, calls):
+        self.calls = calls
+
+    def add(self, block):
+        call = self.calls.get(block.index)
+        if call is not None:
+            call()
+
+
+@pytest.fixture(scope="module")
+def backbone():
+    return toy_model(layers=2)
+
+
+@pytest.fixture
+def job_of_text(backbone, tmp_path):
+    def make(text, seconds, method="head_forcing", **options):
+        settings = method_named(method)
+        if method == "head_forcing":
+            settings = with_options(settings, (("scenes", "auto"),), method)
+        made = Render(
+            backbone,
+            tmp_path / "runs",
+            text,
+            seconds,
+            method=settings,
+            sigmas="" if method_named(method).own_schedule else "1, 0.6",
+            **options,
+        )
+        return made.job.with_request(
+            codec=EmbeddedModel(assets.model_path()).codec(torch.device("cpu"), torch.float32)
+        )
+
+    return make
+
+
+def read(text, seconds=None):
+    return parse_timeline(text, seconds)
+
+
+def perform(backbone, job, said, text=BEGIN, audience=None, **options):
+    """The latents, the result and the performance; `said` is by the number of the block that is
+    finished when it is called.
+    """
+    host = Host()
+    performance = Performance(text, read, host, audience=audience or Nobody(), **options)
+    performance.futures = []
+    performance.host = host
+
+    def call(what):
+        return lambda: performance.futures.append(what(performance))
+
+    kept = KeptLatents()
+    calls = {block: call(what) for block, what in said.items()}
+    listeners = [kept, Script(calls), performance]
+    result = make_video(job, WanVideoModel(backbone, torch.float32), Place(), listeners)
+    return torch.cat(kept.blocks), result, performance
+
+
+SAID = {
+    1: lambda live: live.perform(CROSS),
+    3: lambda live: live.perform(CUBE, "dissolve 1.5s"),
+    6: lambda live: live.perform(RED, "cut"),
+    9: lambda live: live.perform(recall=2),
+    12: lambda live: live.perform(),
+    15: lambda live: live.perform("[recache] the same blue square"),
+    17: lambda live: live.stop(),
+}
+
+
+def test_what_was_performed_is_found_again_block_by_block(backbone, job_of_text):
+    job = job_of_text(BEGIN, 30)
+    latents, result, live = perform(backbone, job, SAID)
+    placed = [future.result() for future in live.futures]
+    assert [each.block for each in placed] == [2, 4, 7, 10, 13, 16, 18]
+    assert live.host.refusals == []
+    story = live.story
+    assert story.timeline.blocks == len(latents) // 3 == 19
+    wanted = job_of_text(story.text, story.timeline.seconds)
+    assert wanted.keys == result.job.keys and wanted.plan.rows == result.plan.rows
+    again = make_video(wanted, WanVideoModel(backbone, torch.float32))
+    assert again.reused_blocks == 19
+    straight = KeptLatents()
+    make_video(
+        wanted.with_request(runs=None), WanVideoModel(backbone, torch.float32), Place(), [straight]
+    )
+    assert torch.equal(torch.cat(straight.blocks), latents)
+    assert story.text.splitlines()[3].endswith(f"[re-anchor] {RED}")
+    (stored,) = stored_videos(job.request.runs)
+    assert len(stored.about["prompts"]) == 7, "the note is that of the whole performance"
+
+
+def test_the_story_is_made_longer_while_nobody_stops_it(backbone, job_of_text):
+    """30 s are 41 blocks; the story grows in time for a block that has not begun, without a new
+    prompt.
+    """
+    lengths = []
+    said = {
+        26: lambda live: lengths.append(live.story.timeline.seconds),
+        28: lambda live: lengths.append(live.story.timeline.seconds),
+        42: lambda live: live.perform(CROSS),
+        44: lambda live: live.stop(),
+    }
+    latents, result, live = perform(backbone, job_of_text(BEGIN, 30), said)
+    assert lengths == [30, 60] and len(latents) == 3 * 46
+    assert live.host.encoded == [CROSS], "a longer story has no new texts"
+    wanted = job_of_text(live.story.text_with_length, 0.0)
+    assert wanted.keys == result.job.keys
+
+
+def story_of(*lines, seconds=30.0):
+    return GrowingStory.of("\n".join(lines), read, BlockClock(), seconds)
+
+
+def test_a_prompt_stands_between_those_that_are_planned_and_their_recalls_still_mean_them():
+    story = story_of(BEGIN, f"0:06 {CROSS}", f"0:12 [recall 2] {CUBE}", f"0:18 [recall 1] {RED}")
+    new = story.with_prompt(Said("the rain begins"), 4)
+    assert new.lines[1] == "0:02.812 the rain begins"
+    assert new.lines[3:] == (f"0:12 [recall 3] {CUBE}", f"0:18 [recall 1] {RED}")
+    timeline = parse_timeline(new.text, 30.0)
+    assert replace(new.timeline, alike=timeline.alike) == timeline
+
+
+def test_a_prompt_takes_the_place_of_one_that_would_begin_with_its_block():
+    story = story_of(BEGIN).with_prompt(Said(CROSS), 5).with_prompt(Said(CUBE, "cut"), 5)
+    assert story.lines[1:] == (f"0:03.562 [re-anchor] {CUBE}",)
+    assert story.timeline == parse_timeline(story.text, 30.0)
+
+
+@pytest.mark.parametrize("shared", ["", "[shared] oil on canvas"])
+@pytest.mark.parametrize("words", ["[cut, seed 7] a fox", r"a \{fox\}", "6:30 pm, a fox", "狐狸"])
+def test_a_prompt_is_read_as_it_is_read_in_the_whole_story(words, shared):
+    story = story_of(*filter(None, [shared, BEGIN])).with_prompt(Said(words), 5)
+    assert story.timeline == parse_timeline(story.text, 30.0)
+
+
+def test_a_cut_story_is_the_story_as_it_is_written_then():
+    story = story_of(BEGIN, f"0:06 {CROSS}", f"0:12 {CUBE}").cut(9)
+    assert story.timeline == parse_timeline(story.text_with_length)
+    assert story.text_with_length.endswith(f"0:06-0:06.562 {CROSS}")
+
+
+REFUSED = {
+    "no tag": (Said("a fox", "jump"), "'jump' is no tag"),
+    "more than a tag": (Said("a fox", "cut] 0:10 [cut"), "is no tag"),
+    "a scene that is not there": (Said("a fox", recall=2), r"prompts 1 to 1 .* got \[recall 2\]"),
+    "the most alike scene": (Said("[recall] a fox"), r"got \[recall 0\]"),
+    "two cuts": (Said("[cut] a fox", "cut"), "contradictory"),
+    "behind the end": (Said("a fox"), "ends at 0:30"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_said_is_refused(case):
+    said, sentence = REFUSED[case]
+    with pytest.raises(HeadForcingError, match=sentence):
+        story_of(BEGIN).with_prompt(said, 99 if case == "behind the end" else 5)
+
+
+def test_a_dissolve_that_has_begun_is_finished(backbone, job_of_text):
+    said = {
+        1: lambda live: live.perform(CROSS, "blend 3"),
+        2: lambda live: live.perform(CUBE),
+        7: lambda live: live.stop(),
+    }
+    _, _, live = perform(backbone, job_of_text(BEGIN, 30), said)
+    assert [future.result().block for future in live.futures[:2]] == [2, 6]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_method_goes_on_or_refuses_at_the_start(backbone, job_of_text, method):
+    """No method finds out in the middle of a video that it cannot go on."""
+    job = job_of_text(BEGIN, 30, method)
+    longer = job_of_text(BEGIN, 90, method)
+    caches = (job.plan.shape.frame_slots, longer.plan.shape.frame_slots)
+    endless = caches[0] == caches[1] and not job.plan.method.fixed_length
+    live = Performance(BEGIN, read, Host(), audience=Nobody())
+    made = []
+
+    class Stop(Exception):
+        pass
+
+    class StopAt(Listener):
+        def add(self, block):
+            made.append(block.index)
+            raise Stop
+
+    place = Place()
+    model = WanVideoModel(backbone, torch.float32)
+    with pytest.raises(Stop if endless else HeadForcingError) as error:
+        make_video(job, model, place, [live, StopAt()])
+    assert len(made) == endless
+    if not endless:
+        assert "cannot go on without a fixed end" in str(error.value)
+
+
+def test_a_full_disk_ends_the_video_with_a_sentence(backbone, job_of_text, monkeypatch):
+    from headforcing.headforcing_core.plan import resources
+
+    usage = resources.shutil.disk_usage
+
+    def full(folder):
+        found = usage(folder)
+        return type(found)(found.total, found.used, 1000)
+
+    monkeypatch.setattr(resources.shutil, "disk_usage", full)
+    latents, _, live = perform(backbone, job_of_text(BEGIN, 30), {})
+    assert len(latents) == 3 * 41 and live.ends
+    (refusal,) = live.host.refusals
+    assert refusal.startswith("the video ends at 0:30: not enough disk")
+
+
+def test_prompts_of_other_threads_wait_for_their_turn_and_none_is_lost(backbone, job_of_text):
+    """Eight threads give a prompt each at the same time; the last word of a block counts."""
+    futures = []
+
+    def give(live):
+        threads = [
+            threading.Thread(target=lambda n=n: futures.append(live.perform(f"{CUBE} {n}")))
+            for n in range(8)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    _, _, live = perform(backbone, job_of_text(BEGIN, 30), {2: give, 5: lambda live: live.stop()})
+    assert [future.result().block for future in futures] == [3] * 8
+    assert len(live.story.prompts) == 2
+
+
+def test_what_is_given_after_the_end_is_refused(backbone, job_of_text):
+    _, _, live = perform(backbone, job_of_text(BEGIN, 30), {1: lambda live: live.stop()})
+    with pytest.raises(HeadForcingError, match="has ended"):
+        live.perform(CROSS).result(timeout=1)
+
+
+class Watched(Pages):
+    """A page that plays at 40 times the speed, and notes how far ahead the render is."""
+
+    def __init__(self):
+        super().__init__()
+        self.ahead = []
+        self.began = time.monotonic()
+
+    def position(self, end):
+        second = min(end, 40 * (time.monotonic() - self.began))
+        self.tell("page", second, 1.0)
+        self.ahead.append(end - second)
+        return second
+
+
+def test_the_render_stays_ahead_of_who_watches_and_no_further(backbone, job_of_text):
+    audience = Watched()
+    said = {20: lambda live: live.stop()}
+    perform(backbone, job_of_text(BEGIN, 30), said, audience=audience, lead=2.0)
+    assert max(audience.ahead) < 2.0 + 0.75 + 0.5
+    assert len(audience.ahead) > 15, "it waits between blocks"
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Seconds that a test sets."""
+    now = [100.0]
+    monkeypatch.setattr("headforcing.headforcing_core.live.audience.time.monotonic", lambda: now[0])
+    return now
+
+
+def test_a_page_that_says_nothing_plays_on_for_two_seconds(clock):
+    pages = Pages()
+    assert pages.position(9.0) == 0.0, "it has not got the first picture yet"
+    pages.tell("a", 1.0, 1.0)
+    pages.tell("b", 3.0, 0.5)
+    clock[0] += 1.0
+    assert pages.position(9.0) == 3.5
+    clock[0] += 4.0
+    assert pages.position(9.0) == 4.0
+    assert pages.position(3.2) == 3.2, "no page shows what is not made"
+
+
+def test_a_video_without_a_page_and_one_that_is_paused_come_to_an_end(clock):
+    pages = Pages()
+    pages.tell("a", 1.0, 0.0)
+    clock[0] += 9.0
+    assert pages.leaving == ""
+    clock[0] += 2.0
+    assert pages.leaving == "no page has shown it for 10 s" and pages.position(9.0) is None
+    for _ in range(60):
+        pages.tell("a", 1.0, 0.0)
+        clock[0] += 5.0
+    assert pages.leaving == "it was paused for 5 minutes"
+    pages.tell("a", 1.5, 0.0)
+    assert pages.leaving == "", "whoever seeks is there"
+
+
+def test_a_player_waits_where_the_video_is_late(clock):
+    player = Player()
+    assert player.position(0.75) == 0.0
+    clock[0] += 3.0
+    assert player.position(0.75) == 0.75
+    clock[0] += 0.5
+    assert player.position(1.5) == 1.25
+
+
+def test_a_video_that_nobody_watches_any_more_is_finished(backbone, job_of_text):
+    class Gone(Pages):
+        leaving = "no page has shown it for 10 s"
+
+        def position(self, end):
+            return 0.0
+
+    latents, _, live = perform(backbone, job_of_text(BEGIN, 30), {}, audience=Gone())
+    assert live.why == Gone.leaving and len(latents) < 3 * 8
