@@ -14,7 +14,7 @@ from ..headforcing_core.model.wan import WanConfig
 from ..headforcing_core.plan.options import RenderOptions
 from ..headforcing_core.plan.plan import RenderPlan
 from ..headforcing_core.plan.remedies import remedies
-from ..headforcing_core.plan.resources import COMFYUI, MARGIN, Host, Needs, needs_of
+from ..headforcing_core.plan.resources import COMFYUI, MARGIN, RESERVED, Host, Needs, needs_of
 from ..headforcing_core.timeline.timeline import parse_timeline
 from .codec import decoder_memory
 from .weight_changes import command_line_host
@@ -43,6 +43,11 @@ class Card:
     command_line: Fit
     comfyui: Fit
     text_encoder: dict[str, str]
+
+    @property
+    def reserved(self) -> int:
+        """Bytes that PyTorch reserves for the command line, as far as there is room."""
+        return min(self.room, round(RESERVED * self.command_line.bytes))
 
 
 # released models by a family of theirs

@@ -171,9 +171,8 @@ def memory(args: Namespace) -> Result:
         width, height = parse_size(size)
         _, needs = released_needs(width, height, args.model_family)
         cards = [card(gib, width, height, args.model_family) for gib in args.cards]
-        found.append(
-            {"size": size, "needs": asdict(needs), "cards": [asdict(one) for one in cards]}
-        )
+        answers = [{**asdict(one), "reserved": one.reserved} for one in cards]
+        found.append({"size": size, "needs": asdict(needs), "cards": answers})
         table = f"{_parts_table(needs)}\n\n{_cards_table(cards)}"
         tables.setdefault(table, []).append(size)
     lines = []
@@ -204,11 +203,14 @@ def _cards_table(cards: Sequence[Card]) -> str:
     for one in cards:
         streamed = f"{format_bytes(one.comfyui.resident)} of the weights stay on the card"
         places = ", ".join(f"{file}: {place}" for file, place in one.text_encoder.items())
-        fits = [_describe_fit(one.command_line), f"{_describe_fit(one.comfyui)}; {streamed}"]
+        fits = [
+            _describe_fit(one.command_line),
+            format_bytes(one.reserved),
+            f"{_describe_fit(one.comfyui)}; {streamed}",
+        ]
         rows.append([f"{one.size:g} GB", format_bytes(one.room), *fits, places])
-    return markdown_table(
-        ["card", "room", "command line", "ComfyUI", "umT5 on the command line"], rows
-    )
+    columns = ["card", "room", "command line", "reserved then", "ComfyUI"]
+    return markdown_table([*columns, "umT5 on the command line"], rows)
 
 
 def _describe_fit(fit: Fit) -> str:

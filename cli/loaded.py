@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -44,7 +44,6 @@ from .values import pick_device, weight_change_of
 
 if TYPE_CHECKING:
     from ..headforcing_core.distributed.peers import Peers
-    from ..headforcing_core.render.drafted_video import DraftedVideo
     from .weight_changes import EightBits
 
 OUT_OF_MEMORY = (
@@ -239,23 +238,29 @@ class LoadedModel:
 
     def _video_file(
         self, path: Path | None, losable: bool, sinks: Sequence[FrameSink]
-    ) -> VideoFile | DraftedVideo | None:
+    ) -> VideoFile | None:
         """The video that is written while blocks are made; None without a path or a VAE."""
         if path is None or self.codec is None:
             return None
         codec = self.codec
         preview = codec.preview
-        file = VideoFile(
+        kind: Callable[..., VideoFile] = VideoFile
+        if preview is not None:
+            from ..headforcing_core.render.drafted_video import DraftedVideo
+
+            kind = partial(
+                DraftedVideo,
+                draft_decoder=lambda plan: preview.decoder(plan.vae_notes),
+                second_pass=partial(
+                    tqdm, desc="decoding", unit="block", disable=self.machine.quiet
+                ),
+            )
+        return kind(
             FileTarget.at(path, lambda plan: codec.decoder(plan.vae_notes), sinks),
             scale=self.scale,
             background=self.machine.vae_device,
             losable=losable,
         )
-        if preview is None:
-            return file
-        from ..headforcing_core.render.drafted_video import DraftedVideo
-
-        return DraftedVideo(file, lambda plan: preview.decoder(plan.vae_notes))
 
     def _kept(self, bar: ProgressBar, video: Path | None) -> list[str]:
         """Say what is stored of a render that ended early, and how to resume it; rank 0 alone says

@@ -267,23 +267,12 @@ class Source:
         """
         files = self.files
         files.check_decoders(plan.config.latents)
-        encodes = plan.vae_use is not None
-        if files.vae is None or not (decodes or encodes):
+        if files.vae is None or not (decodes or plan.vae_use is not None):
             return NO_DECODER
-        from .codec import decoder_memory
-
-        decoder = decoder_memory(
-            files.vae,
-            (plan.height, plan.width),
-            self.machine.dtype,
-            encodes=encodes,
-            decoder=files.decoder,
-            latents=plan.config.latents,
-        )
-        if files.park_features and self.machine.device.type == "cuda":
-            decoder = replace(decoder, held=0)
-        device = self.machine.vae_device
-        if device is None or device == self.machine.device:
+        machine = self.machine
+        decoder = files.decoder_memory(plan, machine.device, machine.dtype, decodes=decodes)
+        device = machine.vae_device
+        if device is None or device == machine.device:
             return decoder
         needed = decoder.peak if loaded else decoder.peak + decoder.weights
         room = room_on(device)

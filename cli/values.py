@@ -29,6 +29,7 @@ from ..headforcing_core.head_profiles.rules import with_rule
 from ..headforcing_core.model.latents import LatentFormat
 from ..headforcing_core.names import DEFAULT_START_SECONDS
 from ..headforcing_core.plan.options import DEFAULTS, RenderOptions, method_options
+from ..headforcing_core.plan.plan import RenderPlan
 from ..headforcing_core.plan.resources import room_on
 from ..headforcing_core.plan.settings import MEMORY_INPUTS, Size
 from ..headforcing_core.plan.start import Start, image_frames
@@ -37,6 +38,7 @@ from ..headforcing_core.rollout.schedule import SCHEDULES
 from ..headforcing_core.timeline.references import check_names
 from ..headforcing_core.timeline.switch import Switch
 from ..headforcing_core.video.advice import tiny_names
+from ..headforcing_core.video.memory import DecoderMemory
 from ..headforcing_core.video.restarts import FrameCodec
 from ..headforcing_core.video.section import read_section
 from ..headforcing_core.video.soundtrack import Soundtrack
@@ -247,6 +249,30 @@ class ModelFiles:
             return codec
         preview = load_codec(self.live_decoder, device, dtype, encodes=False)
         return replace(codec, preview=replace(preview, encode=codec.encode))
+
+    def decoder_memory(
+        self, plan: RenderPlan, device: torch.device, dtype: torch.dtype, decodes: bool
+    ) -> DecoderMemory:
+        """Estimated memory of the VAE during a render that `decodes` its blocks, or only encodes
+        video frames between rollouts, with features parked if `device` samples.
+        """
+        from .codec import decoder_memory
+
+        latents = plan.config.latents
+        size = (plan.height, plan.width)
+        decoder = decoder_memory(
+            self.vae,
+            size,
+            dtype,
+            encodes=plan.vae_use is not None,
+            decoder=self.decoder,
+            latents=latents,
+        )
+        if self.park_features and device.type == "cuda":
+            decoder = replace(decoder, held=0)
+        if self.live_decoder is None or not decodes:
+            return decoder
+        return decoder.after(decoder_memory(self.live_decoder, size, dtype, latents=latents))
 
     def check_decoders(self, latents: LatentFormat) -> None:
         """Refuse a `--live-decoder` that is no tiny decoder for these latents, or is of no use."""

@@ -29,6 +29,7 @@ from .host.model.model_contents import check_contents, contents
 from .host.model.native_model import size_for
 from .host.model.vae import draft_decoder
 from .host.render.host_render import HostRender
+from .host.render.live_decoder import NONE, load_live_decoder
 from .host.render.roles import with_roles
 from .host.render.sample import request_of, sample
 from .host.render.start import STARTS, pictures_of, portrait_of, start_of
@@ -46,7 +47,8 @@ class HeadForcingSampler(schema.FileNode):
             inputs=sampler_inputs(),
             advanced=(
                 "method model_family sigmas episodic_frames recent_frames novelty_threshold "
-                "memory_every_blocks roles batch_size checkpoint_seconds decode_in_background"
+                "memory_every_blocks roles batch_size checkpoint_seconds decode_in_background "
+                "live_decoder"
             ),
             outputs={
                 "latents": io.Latent,
@@ -83,6 +85,7 @@ def _render(
     decode_in_background: bool = False,
     options: Any = None,
     speech: HeardSpeech | None = None,
+    live_decoder: str = NONE,
     **settings: Any,
 ) -> tuple[HostRender, list[str]]:
     """The render that the inputs describe, and lines for the report."""
@@ -101,9 +104,12 @@ def _render(
     if resume:
         notes += named.notes
     pictures = pictures_of(options, read.positive, vae)
+    live_vae = None
     if part.draft:
         vae = draft_decoder(options.schedule.latents, vae)
         filename_prefix += "_draft"
+    else:
+        live_vae = load_live_decoder(live_decoder, vae, options.schedule.latents)
     story = live_story.LiveStory(read.positive, hidden, model, options.seconds)
     request = request_of(
         model,
@@ -124,6 +130,7 @@ def _render(
         model,
         request,
         vae=vae,
+        live_vae=live_vae,
         filename_prefix=filename_prefix,
         hidden=hidden,
         decode_in_background=decode_in_background,

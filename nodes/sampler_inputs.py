@@ -16,6 +16,7 @@ from ..headforcing_core.plan.settings import MEMORY_INPUTS
 from .host.graph import schema
 from .host.graph.schema import HeadProfileType
 from .host.graph.speech import SpeechType
+from .host.render import live_decoder
 
 HeadForcingOptions = io.Custom("HEAD_FORCING_OPTIONS")
 
@@ -67,6 +68,7 @@ def sampler_inputs() -> list[Any]:
         io.Image.Input("start_image", optional=True),
         io.Video.Input("start_video", optional=True),
         SpeechType.Input("speech", optional=True),
+        io.Combo.Input("live_decoder", options=live_decoder.choices(), default=live_decoder.NONE),
     ]
 
 

@@ -126,6 +126,11 @@ class VideoFile(Listener):
     failure: str | None = None
     _stack: ExitStack = field(default_factory=ExitStack)
 
+    @property
+    def watched(self) -> VideoFile:
+        """The file that shows how far the video is."""
+        return self
+
     def begin(self, render: Render) -> None:
         self._render = render
         target = self.target

@@ -215,13 +215,15 @@ def user_folder(name: str) -> Path:
     return Path(folder_paths.get_user_directory()) / "head_forcing" / name
 
 
+def tiny_decoders(names: tuple[str, ...]) -> list[str]:
+    """The tiny decoders in ComfyUI's models whose names begin with one of these."""
+    return [name for name in folder_paths.get_filename_list("vae_approx") if name.startswith(names)]
+
+
 def tiny_decoder_file(names: tuple[str, ...]) -> Path | None:
-    """The first tiny decoder in ComfyUI's models whose name begins with one of these; None where
-    there is none.
-    """
-    for name in folder_paths.get_filename_list("vae_approx"):
-        if name.startswith(names):
-            return model_file("vae_approx", name)
+    """The first of `tiny_decoders`; None where there is none."""
+    for name in tiny_decoders(names):
+        return model_file("vae_approx", name)
     return None
 
 

@@ -19,7 +19,10 @@ export {};
  * @typedef {(name: string) => [GraphNode, string]} Owner
  */
 
-/** A file as the server names it. @typedef {{filename: string, subfolder: string, type: string}} FileName */
+/**
+ * A file as the server names it; a draft will be replaced by another of the same name.
+ * @typedef {{filename: string, subfolder: string, type: string, draft?: boolean}} FileName
+ */
 
 // ---------------------------------------------------------------- the story
 

@@ -102,7 +102,7 @@ def prepare_ours(
         case.config, case.roles, case.height // 8, case.width // 8, frames, blocks * frames
     )
     cache = method.make_cache(shape, torch.float32, CPU, attention_function("auto", CPU))
-    for name in ("begin_block", "write", "attend", "commit"):
+    for name in ("begin_block", "write_and_rotate", "attend", "commit"):
         setattr(cache, name, watch.stage("attention")(getattr(cache, name)))
     return model, cache
 

@@ -6,8 +6,7 @@ import pytest
 from comfy_browser import Browser
 from comfy_harness import ComfyServer
 from comfy_setup import FLOOR, LATEST_FRONTEND, NEWEST, installed
-from headforcing.headforcing_core.head_profiles.profile import HeadProfile
-from tiny_checkpoints import FAKE_COND_NODE, FAKE_NODES_FILE, wan_t2v, wan_vae
+from tiny_checkpoints import FAKE_COND_NODE, FAKE_NODES_FILE, native_files
 
 
 def _server(
@@ -109,15 +108,6 @@ def browser(request: pytest.FixtureRequest, kept_page: dict[str, Browser]) -> It
 
 @pytest.fixture
 def tiny(comfy: ComfyServer) -> ComfyServer:
-    """The server with small native files: model (two layouts), LoRA, VAE, head profile."""
-    profile = comfy.model_path("head_profiles", "hf_tiny_2x2.json")
-    if not profile.exists():
-        wan_t2v(comfy.model_path("diffusion_models", "hf_tiny.safetensors"))
-        wan_t2v(
-            comfy.model_path("diffusion_models", "hf_tiny_published.pt"), layout="generator_ema"
-        )
-        wan_vae(comfy.model_path("vae", "hf_tiny_vae.safetensors"))
-        profile.write_text(
-            HeadProfile("tiny", 2, 2, (("local", "anchor"), ("memory", "memory"))).to_json()
-        )
+    """The server with small native files."""
+    native_files(comfy)
     return comfy

@@ -5,8 +5,10 @@ cannot be shrunk.
 import math
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import torch
+from headforcing.headforcing_core.head_profiles.profile import HeadProfile
 from safetensors.torch import save_file
 
 Weights = dict[str, torch.Tensor]
@@ -244,3 +246,15 @@ FAKE_NODES_FILE = "headforcing_test_fakes.py"
 FAKE_COND_NODE = (Path(__file__).parents[1] / "comfy" / "programs" / "fake_nodes.py").read_text(
     "utf-8"
 )
+
+
+def native_files(server: Any) -> None:
+    """Small files in a ComfyUI server's models: model (two layouts), VAE, head profile."""
+    profile = server.model_path("head_profiles", "hf_tiny_2x2.json")
+    if profile.exists():
+        return
+    wan_t2v(server.model_path("diffusion_models", "hf_tiny.safetensors"))
+    wan_t2v(server.model_path("diffusion_models", "hf_tiny_published.pt"), layout="generator_ema")
+    wan_vae(server.model_path("vae", "hf_tiny_vae.safetensors"))
+    roles = (("local", "anchor"), ("memory", "memory"))
+    profile.write_text(HeadProfile("tiny", 2, 2, roles).to_json())

@@ -115,3 +115,16 @@ def test_what_is_no_tiny_decoder_or_of_no_use_is_refused(generate, told, draft, 
     assert "of --vae is a tiny decoder, too" in both
     assert "give --vae and --out, too" in generate("--live-decoder", draft)
     assert not (tmp_path / "y.mp4").exists()
+
+
+def test_the_estimate_counts_both_decoders_that_are_never_at_work_at_the_same_time(
+    generate, told, draft, tmp_path
+):
+    """The larger one works when no features of the other are kept."""
+    report, _ = generate(*told)
+    ordinary = generate(*told[:-2])[0]["needs"]
+    alone = generate("--seconds", 2, "--out", tmp_path / "y.mp4", "--vae", draft)[0]["needs"]
+    both = report["needs"]
+    assert both["vae"] == ordinary["vae"] + alone["vae"]
+    assert both["held"] == alone["held"] < ordinary["held"]
+    assert both["decode"] == max(ordinary["decode"], alone["decode"])

@@ -76,6 +76,11 @@ def shown_video(file: VideoFile) -> Fields:
     return about
 
 
+def draft_file(file: OutputFile) -> Fields:
+    """A finished file that another will replace under its name, for the player in the editor."""
+    return {**video_files.saved(file), "draft": True}
+
+
 def _sheet(query: Fields) -> web.Response:
     """A sheet of the small pictures of the render `id`, see `video.pictures`; `count` of them were
     known to the page, so that an older sheet of that name is not shown.
@@ -147,12 +152,13 @@ class NodePlayer:
         preview: Any = None,
         place: Fields | None = None,
         scenes: Sequence[Fields] | None = None,
+        files: Sequence[Fields] = (),
     ) -> None:
         """Send changes to the pages; without a player the text is shown below the node.
 
         `state` is "running", "stopped", "failed" or "done", `video` as `shown_video`,
         `preview` a PIL image for the time until that can be played, `place` as `RenderProgress`
-        counts it, with the `scenes` of the story.
+        counts it, with the `scenes` of the story. Finished `files` are played in place of `video`.
         """
         message = {
             **self._about,
@@ -162,6 +168,7 @@ class NodePlayer:
             "video": video,
             "place": place,
             "scenes": scenes,
+            **({"files": files} if files else {}),
         }
         if preview is not None or message != self._last:
             self._tell(message, preview)

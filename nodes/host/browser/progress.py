@@ -25,7 +25,7 @@ from ....headforcing_core.video.writer import VideoInfo
 from ..folders import OutputFile
 from ..graph.part import WHOLE, Part
 from ..sentences import Sentence, joined
-from .player import NodePlayer, shown_video
+from .player import NodePlayer, draft_file, shown_video
 
 log = logging.getLogger(__name__)
 
@@ -147,11 +147,25 @@ class RenderProgress(Listener):
         block before.
         """
         preview = None if self.preview is None else self.preview.next(latents)
-        if self.player and self.growing is not None and self.growing.failure is None:
+        if self.player and self.growing is not None and self.growing.watched.failure is None:
             self.bar.update_absolute(self.done)
             self._send("running", None if preview is None else preview[1])
         else:
             self.bar.update_absolute(self.done, preview=preview)
+
+    def decoding(self, block: int) -> None:
+        """Show that all blocks are made, and those before this one decoded once more. Each counts
+        as a step.
+        """
+        self.block = self._end_block
+        self.done += 1
+        self.bar.total += 1
+        self.bar.update_absolute(self.done)
+        stop_where_asked()
+        sentence = Sentence(
+            "all blocks are made; the VAE has decoded %1 of %2", *self._position(block)
+        )
+        self._show("running", joined([*self._in_batch(), sentence], " - "))
 
     def _correct_total(self) -> None:
         """Let the bar have the steps of the current story, of later videos of the batch, too."""
@@ -215,12 +229,20 @@ class RenderProgress(Listener):
                     "is none"
                 )
             parts.append(ways)
-        if self.growing is not None and self.growing.partial.is_file():
-            place = OutputFile(self.growing.partial).place
-            parts.append(Sentence("the video so far is %1", place))
+        if self.growing is not None:
+            parts.append(self._so_far(self.growing))
         text = joined(parts, "; ")
         log.info("Head Forcing: %s%s", text, kept)
         self._show("stopped", text)
+
+    def _so_far(self, growing: VideoFile) -> Sentence:
+        """Words on the file that can be watched; empty where there is none."""
+        if (draft := _finished_draft(growing)) is not None:
+            return Sentence("a draft of the video is %1", draft.place)
+        partial = growing.watched.partial
+        if partial.is_file():
+            return Sentence("the video so far is %1", OutputFile(partial).place)
+        return Sentence("")
 
     def _seconds(self, block: int) -> float:
         """Seconds of the story before this block; the last block may go on after its end."""
@@ -240,10 +262,13 @@ class RenderProgress(Listener):
         preview.
         """
         video = None
+        files: list[Fields] = []
         if self.growing is not None:
-            video = shown_video(self.growing)
+            video = shown_video(self.growing.watched)
             if video["bytes"] and self.player.grows:
                 image = None
+            if (draft := _finished_draft(self.growing)) is not None:
+                files = [draft_file(draft)]
         self.player.show(
             state,
             self.text,
@@ -251,6 +276,7 @@ class RenderProgress(Listener):
             preview=image,
             place=self._in_story(state),
             scenes=self._scenes(),
+            files=files,
         )
 
     def _in_story(self, state: str) -> Fields:
@@ -280,13 +306,12 @@ class RenderProgress(Listener):
         parts = []
         # first, since ComfyUI cuts the text after two lines
         if self.growing is not None:
-            if self.growing.failure is not None:
-                parts.append(Sentence("no video: %1", self.growing.failure))
+            watched = self.growing.watched
+            if watched.failure is not None:
+                parts.append(Sentence("no video: %1", watched.failure))
             elif not self.player:
-                parts.append(Sentence("watch %1", OutputFile(self.growing.partial).place))
-        if self.videos > 1:
-            video = Sentence("video %1 of %2", self.video + 1, self.videos)
-            parts.append(joined([video, self.name], ": "))
+                parts.append(Sentence("watch %1", OutputFile(watched.partial).place))
+        parts += self._in_batch()
         parts.append(Sentence("%1 of %2", *self._position(self.block)))
         if len(self.plan.timeline.segments) > 1:
             index = self.plan.segment_index(self.block)
@@ -299,6 +324,21 @@ class RenderProgress(Listener):
             remaining = Sentence("%1 left", plain_time(left))
             parts.append(joined([self._speed(took), remaining], ", "))
         self._show("running", joined(parts, " - "))
+
+    def _in_batch(self) -> list[Sentence]:
+        """Words on which of several videos this is."""
+        if self.videos == 1:
+            return []
+        video = Sentence("video %1 of %2", self.video + 1, self.videos)
+        return [joined([video, self.name], ": ")]
+
+
+def _finished_draft(growing: VideoFile) -> OutputFile | None:
+    """The file that is watched until the video is there; None while it grows itself."""
+    watched = growing.watched
+    if watched is growing or watched.info is None:
+        return None
+    return OutputFile(watched.info.path)
 
 
 def shortened(text: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -190,6 +190,16 @@ def codec_of(vae: Any, latent_format: Any = None) -> HostCodec:
         new_source_decoder=net.source_decoder if is_of_demo(vae) else None,
         latent_format=latent_format,
     )
+
+
+def decoder_fingerprint(vae: Any) -> str:
+    """A hash by which what decodes is known again: of a tiny decoder without its encoder, whose
+    weights are any if the file holds none.
+    """
+    codec = codec_of(vae)
+    if is_draft(vae):
+        codec = replace(codec, network=codec.network.get_submodule("decoder"))
+    return codec.fingerprint()
 
 
 def picture_scale(vae: Any) -> int:

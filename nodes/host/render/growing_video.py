@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from comfy import model_management
@@ -16,14 +17,15 @@ from ....headforcing_core.plan.request import RenderJob
 from ....headforcing_core.render.sinks import FileTarget, VideoFile
 from ....headforcing_core.video.pictures import PictureSheets
 from .. import folders
-from ..browser.progress import stop_where_asked
+from ..browser.progress import RenderProgress, stop_where_asked
 from ..graph import video_files
 from ..graph.part import WHOLE
 from ..model import vae
 from .host_render import HostRender
+from .live_decoder import drafted
 
 
-def growing_video(render: HostRender, job: RenderJob) -> VideoFile:
+def growing_video(render: HostRender, job: RenderJob, progress: RenderProgress) -> VideoFile:
     """The file of a job's video, decoded by the VAE of the render, with small pictures.
 
     A decoder or a disk that fails ends the video, not the sampling: the latents are what took the
@@ -64,7 +66,10 @@ def growing_video(render: HostRender, job: RenderJob) -> VideoFile:
         sentence=_sentence,
     )
     shares_gpu = used.device == render.model.load_device and used.device.type != "cpu"
-    return VideoFile(
+    kind: Callable[..., VideoFile] = VideoFile
+    if render.live_vae is not None:
+        kind = partial(drafted, render, progress)
+    return kind(
         target,
         background=used.device if render.decode_in_background and not shares_gpu else None,
         losable=True,

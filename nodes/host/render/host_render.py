@@ -27,6 +27,8 @@ class HostRender:
 
     Attributes:
         vae: decodes blocks as they are finished, to a file of that prefix; None decodes nothing.
+        live_vae: decodes them first, on the same device; then `vae` does when all are there. None
+            for no such decoder.
         hidden: the hidden inputs of the node, whose graph the file carries.
         story: asked for other prompts during the render.
         part: of each video that is made and decoded.
@@ -36,6 +38,7 @@ class HostRender:
     model: Any
     request: RenderRequest
     vae: Any = None
+    live_vae: Any = None
     filename_prefix: str = ""
     hidden: Any = None
     decode_in_background: bool = False
@@ -43,11 +46,24 @@ class HostRender:
     part: Part = WHOLE
     portrait: Image.Image | None = None
 
+    @property
+    def vaes(self) -> list[Any]:
+        """All VAEs that decode."""
+        return [each for each in (self.vae, self.live_vae) if each is not None]
+
     def decoder(self, plan: RenderPlan) -> DecoderMemory:
         """Bytes that decoding takes on the device that samples."""
         if self.vae is None or self.vae.device != self.model.load_device:
             return NO_DECODER
-        return vae.decoder_memory(self.vae, plan.block_shape[-2:])
+        return self._decoder(plan)
+
+    def _decoder(self, plan: RenderPlan) -> DecoderMemory:
+        """Bytes that decoding takes where the VAE is."""
+        size = plan.block_shape[-2:]
+        memory = vae.decoder_memory(self.vae, size)
+        if self.live_vae is None:
+            return memory
+        return memory.after(vae.decoder_memory(self.live_vae, size))
 
     def needs(self, plan: RenderPlan) -> Needs:
         """Bytes that a video takes on the device that samples, besides all weights."""
@@ -71,8 +87,7 @@ class HostRender:
                     "one that belongs to the model"
                 )
             if self.vae.device not in (model.load_device, torch.device("cpu")):
-                decoder = vae.decoder_memory(self.vae, plan.block_shape[-2:])
-                check_decoder(decoder, plan.size_text, memory.room_on(self.vae.patcher))
+                check_decoder(self._decoder(plan), plan.size_text, memory.room_on(self.vae.patcher))
         return self.request.check_needs(
             plan,
             int(model.model_size()),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -14,13 +13,12 @@ from comfy import model_management
 
 from ....headforcing_core.errors import HeadForcingError
 from ....headforcing_core.files import is_disk_full
-from ....headforcing_core.hashing import digest
 from ....headforcing_core.model.wan import WanConfig
 from ....headforcing_core.plan.conditions import Conditions
 from ....headforcing_core.plan.layout import bundled_profile
 from ....headforcing_core.plan.options import RenderOptions
 from ....headforcing_core.plan.plan import RenderPlan
-from ....headforcing_core.plan.request import RenderJob, RenderRequest, StartLatents
+from ....headforcing_core.plan.request import RenderRequest, StartLatents
 from ....headforcing_core.plan.resources import Needs
 from ....headforcing_core.render.live_story import LiveEdits
 from ....headforcing_core.render.render import Listener, Place, make_video
@@ -29,19 +27,18 @@ from ....headforcing_core.render.sinks import KeptLatents, VideoFile
 from ....headforcing_core.rollout.rows import Embeddings, Picture
 from ....headforcing_core.timeline.timeline import Timeline
 from ....headforcing_core.video.soundtrack import Soundtrack
-from ....headforcing_core.video.writer import VideoInfo
 from .. import folders
 from ..browser.forecast import Remember
 from ..browser.live_story import LiveStory
 from ..browser.progress import RenderProgress
-from ..browser.runs import link_file, linked_file
 from ..graph.part import WHOLE, Part
 from ..model import memory, vae
 from ..model.loaded_model import NO_NAME, ModelName, approximations, compute_dtype, wan_config
-from ..model.vae import codec_of, picture_size, to_model
+from ..model.vae import codec_of, to_model
 from . import bridge
 from .growing_video import growing_video
 from .host_render import HostRender
+from .take_file import earlier_file, link_file
 
 FOUND_PROFILES = folders.user_folder("found_profiles")
 RUNS = folders.runs_folder()
@@ -154,12 +151,12 @@ def _sample(
     story = render.story
     if story is not None:
         listeners.append(Remember(story))
-    progress.earlier = _earlier_file(render, job)
+    progress.earlier = earlier_file(render, job)
     if progress.earlier is not None:
         # its blocks are read for the latents and the report; it is of the story as it was
         story = None
     elif render.vae is not None:
-        progress.growing = growing_video(render, job)
+        progress.growing = growing_video(render, job, progress)
         listeners.append(progress.growing)
 
     def body(hosted: bridge.HostedModel, device: torch.device) -> RenderResult:
@@ -176,7 +173,7 @@ def _sample(
         one_pass,
         memory=needs.working,
         body=body,
-        also=[] if render.vae is None else [render.vae.patcher],
+        also=[vae.patcher for vae in render.vaes],
     )
     latents = vae.to_latent(render.model.model.latent_format, torch.cat(kept.blocks))
     made = replace(
@@ -215,48 +212,7 @@ def _with_file(render: HostRender, made: RenderResult, file: VideoFile) -> Rende
         raise HeadForcingError(
             f"{file.failure}; all blocks are kept: make room and press Run again"
         )
-    job = made.job
-    if file.info is not None and job.folder is not None and file.target.first_block == 0:
-        _link(render, job, file.info.path)
+    if file.info is not None:
+        link_file(render, made.job, file.info.path, render.vae)
     advice = vae.advice(render.vae, render.model.load_device, render.request.dtype)
     return replace(made, video=file.info, failure=file.failure, advice=advice)
-
-
-def _link(render: HostRender, job: RenderJob, path: Path) -> None:
-    """Note the file as that of the take; a part never takes the place of the whole video."""
-    whole = job.plan.blocks
-    if job.end_block >= whole or linked_file(job, _file_key(render, job, whole)) is None:
-        link_file(job, path, _file_key(render, job, job.end_block))
-
-
-def _file_key(render: HostRender, job: RenderJob, end_block: int) -> str:
-    """A hash of what the file of a take depends on: its blocks, the number of them in the file, the
-    decoder, the length it is cut to, and the sound.
-    """
-    codec = render.request.codec
-    assert codec is not None
-    decoder = [type(render.vae.first_stage_model).__name__, codec.fingerprint()]
-    soundtrack = render.request.soundtrack
-    sound = [] if soundtrack is None else [soundtrack.identity]
-    return digest(job.keys[-1], end_block, decoder, job.plan.video_frames, *sound)
-
-
-def _earlier_file(render: HostRender, job: RenderJob) -> VideoInfo | None:
-    """The file of a finished take that would be made again, byte for byte but for its graph; None
-    to make one.
-    """
-    plan = job.plan
-    if (
-        render.vae is None
-        or render.part != WHOLE
-        or job.folder is None
-        or job.finished_blocks < plan.new_blocks
-        or (render.story is not None and render.story.waits)
-    ):
-        return None
-    path = linked_file(job, _file_key(render, job, plan.blocks))
-    width, height = picture_size(render.vae, plan)
-    if path is None or not folders.has_prefix(path, render.filename_prefix, width, height):
-        return None
-    seconds = plan.video_frames / plan.timeline.clock.fps
-    return VideoInfo(path, plan.video_frames, seconds, width=width, height=height)

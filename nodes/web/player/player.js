@@ -16,6 +16,9 @@ import { addElement } from "../widgets.js";
 const NAME = "player";
 const JOINED_BLOCKS = 3; // a page that sees more of them first has not seen the beginning of the render
 
+/** Whether two names are of one file; a draft is replaced under its name. @param {FileName} a @param {FileName} b */
+const isSame = (a, b) => address(a) === address(b) && a.draft === b.draft;
+
 /** What a node shows: a text, and below it a preview or a video, with another take's or a list beside it. */
 export class Player {
   /** @type {Place} */
@@ -260,14 +263,15 @@ export class Player {
   }
 
   /**
-   * Play finished files: the last of them, which grew here, from where it has come to, then all in turn.
+   * Play finished files: the last of them, which grew here or was a draft, from where it has come to, then all in turn.
    * @param {FileName[]} files
    */
   playFinished(files) {
     this.source = this.place.render;
-    if (this.files && address(this.files[0]) === address(files[0])) return;
+    const [known] = this.files ?? [];
+    if (known && isSame(known, files[0])) return;
     const { currentTime, paused, ended } = this.video;
-    const grew = this.growing !== undefined;
+    const grew = this.growing !== undefined || Boolean(known?.draft);
     const stays = paused && !ended && currentTime > 0;
     this.stop();
     this.files = files;

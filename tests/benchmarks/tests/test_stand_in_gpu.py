@@ -9,10 +9,9 @@ import pytest
 from comfy_graphs import UNET, changed, demo_graph, node, queued, sampled, saved_latents, tiny_graph
 from comfy_harness import ComfyServer
 from comfy_setup import NEWEST, installed
-from headforcing.headforcing_core.head_profiles.profile import HeadProfile
 from own_process import run_tests
 from stand_in_gpu import missing
-from tiny_checkpoints import FAKE_COND_NODE, FAKE_NODES_FILE, wan_t2v, wan_vae
+from tiny_checkpoints import FAKE_COND_NODE, FAKE_NODES_FILE, native_files
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
@@ -31,12 +30,7 @@ def gpu(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ComfyServer]:
     with ComfyServer(
         installed(NEWEST), tmp_path_factory.mktemp("comfyui"), custom_nodes=nodes, stand_in_gpu=True
     ) as server:
-        wan_t2v(server.model_path("diffusion_models", "hf_tiny.safetensors"))
-        wan_vae(server.model_path("vae", "hf_tiny_vae.safetensors"))
-        profile = server.model_path("head_profiles", "hf_tiny_2x2.json")
-        profile.write_text(
-            HeadProfile("tiny", 2, 2, (("local", "anchor"), ("memory", "memory"))).to_json()
-        )
+        native_files(server)
         yield server
 
 
