@@ -4,8 +4,8 @@
     0:00 a prompt               times; a line without one goes on with the prompt above
     [0:10-0:20] a prompt        brackets and an end are optional
     Scene 1: a prompt           scenes share the length; Scene 1 (0:00-0:10): has times
-    a prompt | a prompt         prompts share the length
-    a prompt                    alone
+    a prompt | a prompt         prompts share the length; on one line
+    a prompt                    alone, on one line
 
 Tags stand in front of a prompt (`tags.py`). Behind a time in square brackets the words may hold
 other times and names of scenes. Any other text is translated into this form by `paste`.
@@ -42,9 +42,7 @@ _WORDS = re.compile(
     r"[\"'“(@]?[^\W\d_]",
     re.IGNORECASE,
 )
-_PROGRAM = re.compile(
-    r"[\w\"']\s?[:=]\s?(?:[\[{(|>]|$)|<[a-z/?!]|-->|｜|[\"'],$", FLAGS | re.MULTILINE
-)
+_PROGRAM = re.compile(r"[\w\"']\s?[:=]\s?(?:[\[{(|>]|$)|<[a-z/?!]|-->|｜|[\"'],$", FLAGS)
 _SEPARATED = re.compile(rf"[,{SEPARATORS}]|=>|[ap]\.?m\b|{TO}\d", FLAGS)
 _TIME_INSIDE = re.compile(  # "6:00 pm" is a time of day, unless a comma is before it
     rf"(?<![\d:])00?:\d\d|[,;] ?\d{{1,9}}:\d\d|:\d\d(?:\.\d{{1,9}})?{TO}\d"
@@ -173,23 +171,19 @@ def _with_times(prompt: Prompt, start: str | None, end: str | None) -> Prompt:
 
 
 def _read_plain(lines: Sequence[str], first: int) -> list[Prompt]:
-    """One prompt, or several with bars between them."""
-    text = "\n".join(lines)
-    has_tag = lines[first].startswith("[") and match_tag(lines[first]) is not None
-    _check_lines(lines, range(first + has_tag, len(lines)))
-    words = text.strip()
-    has_digits = "\n" in words and any(map(str.isdecimal, words))
-    if has_digits or _PROGRAM.search(text) or ("|" in text and "{" in text):
-        raise _other(lines[first], first)
-    pieces = text.split("|")
+    """One prompt, or several with bars between them; all are on one line."""
+    line = lines[first]
+    has_tag = line.startswith("[") and match_tag(line) is not None
+    _check_lines(lines, range(first + has_tag, first + 1))
+    if _PROGRAM.search(line) or ("|" in line and "{" in line):
+        raise _other(line, first)
+    for index in range(first + 1, len(lines)):
+        if lines[index]:
+            raise _other(lines[index], index)
+    pieces = line.split("|")
     if len(pieces) == 1:
-        return [Prompt(" ".join(words.split()))] if words else []
-    prompts = []
-    line = 1
-    for piece in pieces:
-        prompts.append(Prompt(" ".join(piece.split()), line))
-        line += piece.count("\n")
-    return prompts
+        return [Prompt(line)] if line else []
+    return [Prompt(piece.strip(), first + 1) for piece in pieces]
 
 
 def has_time(words: str, timed: bool) -> bool:

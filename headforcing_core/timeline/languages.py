@@ -16,12 +16,40 @@ _SCENES = {
 }
 _SCENE_SUFFIXES = {"Chinese": "场景 場景 场 場 幕"}  # behind 第 and a number
 _SHOTS = {  # less clear than a scene
-    "English": ("shot clip part segment beat prompt section chapter act sequence step keyframe"),
+    "English": (
+        "shot clip part segment beat prompt section chapter act sequence step keyframe take panel"
+        " slide image visual video"
+    ),
+    "German": "einstellung aufnahme bild",
+    "French": "plan",
+    "Spanish": "toma plano",
+    "Portuguese": "tomada",
+    "Italian": "inquadratura",
+    "Russian": "Кадр кадр План план",
     "Chinese": "镜头 鏡頭 分镜",
     "Japanese": "カット ショット",
     "Korean": "샷 컷",
 }
-_ORDINALS = {"English": "one two three four five six seven eight nine ten"}
+_NUMBERS = {
+    "English": "one two three four five six seven eight nine ten",
+    "German": "eins zwei drei vier fünf sechs sieben acht neun zehn",
+    "French": "un deux trois quatre cinq six sept huit neuf dix",
+    "Spanish": "uno dos tres cuatro cinco seis siete ocho nueve diez",
+    "Portuguese": "um dois três quatro cinco seis sete oito nove dez",
+    "Italian": "uno due tre quattro cinque sei sette otto nove dieci",
+    "Russian": "один два три четыре пять шесть семь восемь девять десять",
+    "Korean": "하나 둘 셋 넷 다섯 여섯 일곱 여덟 아홉 열",
+}
+_PLACES = {  # in a list
+    "English": "first second third fourth fifth sixth seventh eighth ninth tenth",
+    "German": "erstens zweitens drittens viertens fünftens",
+    "French": "premièrement deuxièmement troisièmement quatrièmement cinquièmement",
+    "Spanish": "primero segundo tercero cuarto quinto",
+    "Portuguese": "primeiro segundo terceiro quarto quinto",
+    "Italian": "primo secondo terzo quarto quinto",
+    "Russian": "первый второй третий четвёртый пятый",
+    "Korean": "첫째 둘째 셋째 넷째 다섯째",
+}
 _SECONDS = {
     "English": "seconds second secs sec",
     "German": "sekunden sek",
@@ -72,7 +100,9 @@ def _any(table: dict[str, str]) -> str:
 SCENES = _any(_SCENES)
 SCENE_SUFFIXES = _any(_SCENE_SUFFIXES)
 SHOTS = _any(_SHOTS)
-ORDINALS = _any(_ORDINALS)
+NUMBERS = _any(_NUMBERS)
+COUNTED = [row.split() for row in (*_NUMBERS.values(), *_PLACES.values())]
+FIRSTS = "|".join(sorted({row[0] for row in COUNTED}))
 SECONDS = _any(_SECONDS)
 MINUTES = _any(_MINUTES)
 RANGES = _any(_RANGES)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from .languages import MINUTES, ORDINALS, RANGES, SCENE_SUFFIXES, SCENES, SECONDS, SHOTS
+from .languages import FIRSTS, MINUTES, NUMBERS, RANGES, SCENE_SUFFIXES, SCENES, SECONDS, SHOTS
 
 FLAGS = re.ASCII | re.IGNORECASE
 SEPARATORS = "–—→•·:|-"  # optional, one between a time and its prompt
@@ -56,12 +56,15 @@ TITLE_RANGE = (
     rf"(?(open)\s{{0,8}}[\])])[*_`]{{0,3}}(?(open)\s{{0,8}}(?:[{SEPARATORS}]|$)|[.:]?$)"
 )
 IN_BRACKETS = rf"\[\s{{0,8}}(?:{NUMBER_OR_TIME}{TO})?{TIME}\s{{0,8}}"
-_ORDINAL = (
-    rf"(?:#\s?)?(?:\d{{1,9}}[a-d]?|[ivx]{{1,5}}|{ORDINALS}"
-    r"|[一二三四五六七八九十]{1,3})(?![a-z\d])"
+ORDINAL = (
+    rf"(?:#\s?)?(?:\d{{1,9}}[a-d]?|[ivx]{{1,5}}|{NUMBERS}"
+    r"|[一二三四五六七八九十]{1,3})(?![a-z\d\u00c0-\u04ff])"
 )
 # as regular expressions: a scene with its number, and less clear names, read with a time only
-SCENE = rf"(?:(?:{SCENES})[\s_]{{0,8}}{_ORDINAL}|第\s?{_ORDINAL}\s?(?:{SCENE_SUFFIXES}))"
-SHOT = rf"(?:(?:{SHOTS})\s{{0,8}}{_ORDINAL})"
+SCENE = rf"(?:(?:{SCENES})[\s_]{{0,8}}{ORDINAL}|第\s?{ORDINAL}\s?(?:{SCENE_SUFFIXES}))"
+SHOT = rf"(?:(?:{SHOTS})\s{{0,8}}{ORDINAL})"
 # beginnings of other texts that are letters: of screenplays, subtitles, items of lists
-OTHERS = r"INT\b|EXT\b|WEBVTT|(?:[a-z]|[ivx]{1,4})[.)]\s|[①-⑳]|[一二三四五六七八九十]{1,3}、"
+OTHERS = (
+    r"INT\b|EXT\b|WEBVTT|\(?(?:[a-z]|[ivx]{1,4})[.)]\s|[①-⑳]|[一二三四五六七八九十]{1,3}、"
+    rf"|(?:{FIRSTS})\s?[.):–—-]"
+)

@@ -53,7 +53,9 @@ def is_new(text: str) -> bool:
     try:
         return paste(text).form in NEW_FORMS
     except TimelineError:
-        return any(re.match(r"\s*(?:[-*+•>–—]|\d+[.)])\s", line) for line in text.split("\n"))
+        return any(
+            re.match(r"\s*(?:[-*+•>–—]|\d+[.)]|#{1,6})\s", line) for line in text.split("\n")
+        )
 
 
 def digest_of(text: str) -> bytes:
@@ -94,7 +96,7 @@ def check_translation(text: str) -> None:
         assert lost == [], pasted.text
 
 
-OF_FORMS = set("webvtt shot sec secs szene scene prompts switch frame indices".split())
+OF_FORMS = set("prompt one two webvtt shot sec secs szene scene prompts switch frame indices".split())
 
 
 def words_of(text: str) -> list[str]:
@@ -132,7 +134,7 @@ PIECES = st.sampled_from(
             "\t",
             "-->",
         ),
-        *("INT. ", "Shot 1: ", "25%: ", "[0][50] ", "{0}{50}", "prompt: ", "=", ",", ";"),
+        *("INT. ", "one: ", "two: ", "(1) ", "(2) ", "• ", "# ", "Shot 1: ", "25%: ", "[0][50] ", "{0}{50}", "prompt: ", "=", ",", ";"),
     ]
 )
 
@@ -233,7 +235,11 @@ def test_every_file_of_forms_holds_one_reader_that_is_asked():
     asked = [read.__module__.rpartition(".")[2] for _, read in forms.READERS]
     assert sorted(asked) == sorted(READERS)
     assert all(reader.REFUSED for reader in READERS.values())
-    assert [name for name, reader in READERS.items() if not reader.EXAMPLES] == ["programs"]
+    assert [name for name, reader in READERS.items() if not reader.EXAMPLES] == [
+        "names",
+        "programs",
+        "titles",
+    ]
 
 
 @pytest.mark.parametrize(("name", "text", "expected"), EXAMPLES)

@@ -1,93 +1,121 @@
-"""Lists without times, of bullets or numbers: prompts that share the length equally.
-
-A list is a text whose first line begins with a bullet or 1, in which every paragraph begins with
-the same bullet or the next number, and none with a time or a scene.
-"""
+"""Lists with counts: "1. a fox", "(ii) a fox", "two: a fox", on lines or on one line."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
-from ...characters import fold
-from ...grammar import has_time
 from ...prompt import Prompt, TimelineError
+from ..headings import Line
+from ..items import cut_at, is_timed, places_of, read_items
 from ..text import Text
 from .programs import is_of_program
 
 EXAMPLES = {
-    "- a fox\n- a wolf": [(None, "a fox"), (None, "a wolf")],
-    "* a fox\n  in the snow\n\n* [cut] a wolf": [
-        (None, "a fox in the snow"),
-        (None, "[cut] a wolf"),
-    ],
     "1. a fox\n2. a wolf\n3. a cub": [(None, "a fox"), (None, "a wolf"), (None, "a cub")],
+    "1. a fox\nand cubs\n\n2. [cut] a wolf": [(None, "a fox and cubs"), (None, "[cut] a wolf")],
     "**1)** a fox\n\n**2)** a wolf": [(None, "a fox"), (None, "a wolf")],
-    "– a fox\n– a wolf": [(None, "a fox"), (None, "a wolf")],
+    "(1) a fox (2) a wolf": [(None, "a fox"), (None, "a wolf")],
+    "1) a fox, 2) a wolf": [(None, "a fox"), (None, "a wolf")],
+    "[1] a fox\n[2] a wolf": [(None, "a fox"), (None, "a wolf")],
+    "#1 a fox\n#2 a wolf": [(None, "a fox"), (None, "a wolf")],
+    "1/2 a fox\n2/2 a wolf": [(None, "a fox"), (None, "a wolf")],
     "a) a fox\nb) a wolf": [(None, "a fox"), (None, "a wolf")],
-    "① a fox\n② a wolf": [(None, "a fox"), (None, "a wolf")],
+    "(i) a fox\n(ii) a wolf": [(None, "a fox"), (None, "a wolf")],
+    "one. a fox\ntwo. a wolf": [(None, "a fox"), (None, "a wolf")],
+    "1st: a fox\n2nd: a wolf": [(None, "a fox"), (None, "a wolf")],
+    "Eins: a fox\nZwei: a wolf": [(None, "a fox"), (None, "a wolf")],
+    "Primero - a fox\nSegundo - a wolf": [(None, "a fox"), (None, "a wolf")],
+    "uno) a fox\ndue) a wolf": [(None, "a fox"), (None, "a wolf")],
+    "① a fox ② a wolf": [(None, "a fox"), (None, "a wolf")],
     "一、狐\n二、狼": [(None, "狐"), (None, "狼")],
-    "1、a fox\n2、a wolf": [(None, "a fox"), (None, "a wolf")],
+    "第一：狐\n第二：狼": [(None, "狐"), (None, "狼")],
 }
-REFUSED = {"- a fox\n- a wolf\n\nEnjoy!": 4}
-_ITEM = re.compile(
-    r"(?:(?P<bullet>[-*+•‣▪●·–—>])\s|(?P<circle>[①-⑳])\s?"
-    r"|(?P<bold>\*\*)?\(?(?P<count>\d{1,3}|[a-z]|[ivx]{1,4}|[一二三四五六七八九十])(?:[.)]|、\s?)"
-    r"(?(bold)\*\*)(?:\s|(?<=、)))\s*(?P<words>.+)",
-    re.ASCII | re.IGNORECASE,
+REFUSED = {
+    "1. a fox\n2. a wolf\n\nEnjoy!": 4,
+    "1. 0: a fox\n2. 5: a wolf": 1,
+    "1. a fox\n3. a wolf": 2,
+    "one: a fox\n- red\ntwo: a wolf": 2,
+}
+_MARK = re.compile(
+    r"(?P<bold>\*\*)?(?P<before>[(\[第]|#{1,6}\s?)?(?P<count>\d{1,3}(?:st|nd|rd|th)?|[^\W\d_]{1,16}|[①-⑳])"
+    r"(?P<after>/\d{1,3}(?!\d)[.:)]?|[.:)\]、]|\s[–—-](?=\s))?(?(bold)\*\*)(?:\s+|(?<=[、:①-⑳]))"
 )
-_COUNTS = (  # that a list can go on in
-    [str(number) for number in range(1, 1000)],
-    list("abcdefghijklmnopqrstuvwxyz"),
-    "i ii iii iv v vi vii viii ix x xi xii xiii xiv xv".split(),
-    list("一二三四五六七八九十"),
-    list("①②③④⑤⑥⑦⑧⑨⑩⑪⑫⑬⑭⑮⑯⑰⑱⑲⑳"),
-)
-_FRAME = re.compile(r"[\"'“]?\d{1,9}[\"'”]?\s?:", re.ASCII)
+_AFTER = {  # marks behind a count by what is before it; "1: a" and "1 - a" could be times
+    "(": ")",
+    "[": "]",
+    "第": ":、",
+    "#": ".:)-",
+}
+
+
+@dataclass(frozen=True)
+class _Style:
+    """The first count of a list, and what stands before and behind its counts."""
+
+    first: str
+    before: str
+    after: str
 
 
 def read(text: Text) -> list[Prompt] | None:
-    """The items of a list of two or more; None for another text."""
-    prompts: list[Prompt] = []
-    marks: list[str] = []  # of the items, where they are counted
-    bullet = ""
-    is_open = False  # whether the line above is of an item
-    outside = None
-    for line in text.lines:
-        item = _ITEM.match(line.text)
-        if (line.heading is not None and not line.heading.spoken) or is_of_program(line):
-            return None
-        if not line.text:
-            is_open = False
-            continue
-        if item is not None:
-            mark = item["bullet"] or item["circle"] or item["count"].lower()
-            if not prompts:
-                counts = [each for each in _COUNTS if each[0] == mark]
-                marks = counts[0] if counts else []
-            if (marks and mark not in marks[len(prompts) : len(prompts) + 1]) or (
-                not marks and item["bullet"] != (bullet := bullet or mark)
-            ):
-                return None
-            prompts.append(Prompt(item["words"], line.number))
-            is_open = True
-        elif not prompts:
-            return None
-        elif is_open:
-            prompts[-1] = Prompt(f"{prompts[-1].text} {line.text}", prompts[-1].line)
-        else:
-            outside = outside or line
-    if len(prompts) < 2 or any(has_time(prompt.text, timed=False) for prompt in prompts):
+    """A prompt for each item; None for a text that does not begin with the first item."""
+    found = _MARK.match(text.written[0].same) if text.written else None
+    style = _style(found) if found else None
+    if style is None:
         return None
-    frames = [prompt for prompt in prompts if _FRAME.match(prompt.text)]
-    if frames:
-        raise TimelineError(
-            f"{frames[0].text[:40]!r} does not begin with a time that can be read; write 0:00 a "
-            "cat walks",
-            frames[0].line,
-        )
-    if outside is not None:
-        raise TimelineError(
-            f"{outside.text[:40]!r} stands outside of the list; remove it, or begin it as an item",
-            outside.number,
-        )
-    return [Prompt(fold(prompt.text), prompt.line) for prompt in prompts]
+    lines = text.lines
+    if len(text.written) == 1:
+        lines = _cut(text.written[0], style)
+    if style.before != "[" and any(is_timed(line) or is_of_program(line) for line in lines):
+        return None
+    return read_items(lines, lambda line, number: _words(line, number, style))
+
+
+def _style(first: re.Match[str]) -> _Style | None:
+    """The style of the list that begins so; None for words."""
+    before, after = _around(first)
+    count = first["count"].lower()
+    allowed = _AFTER.get(before, ".)、/")
+    if count == "①" or (before == "#" and count == "1"):
+        allowed += " "
+    elif not before and count not in ("1", "a", "i"):
+        allowed = ".):-、"
+    is_first = places_of(count, first=count) and after in allowed
+    return _Style(count, before, after) if is_first else None
+
+
+def _around(found: re.Match[str]) -> tuple[str, str]:
+    """The marks before and behind a count; behind it also a space for none."""
+    after = (found["after"] or " ").strip() or " "
+    return (found["before"] or "")[:1], after.replace("–", "-").replace("—", "-")[0]
+
+
+def _places(found: re.Match[str], style: _Style) -> set[int]:
+    """The places in the list that a mark can have, none for a mark of another style."""
+    if _around(found) != (style.before, style.after):
+        return set()
+    return places_of(found["count"].lower(), style.first)
+
+
+def _cut(line: Line, style: _Style) -> list[Line]:
+    """A line that is a whole list, cut before each item."""
+    starts: list[int] = []
+    for word in re.finditer(r"(?:^|(?<=\s))\S", line.same):
+        found = _MARK.match(line.same, word.start())
+        if found is not None and len(starts) in _places(found, style):
+            starts.append(word.start())
+    return cut_at(line, starts)
+
+
+def _words(line: Line, number: int, style: _Style) -> str | None:
+    found = _MARK.match(line.same)
+    places = _places(found, style) if found else set()
+    if found is not None and number in places:
+        return line.text[found.end() :]
+    if not places:
+        return None
+    raise TimelineError(
+        f"{line.text[:40]!r} is not item {number + 1} of the list; number the items in order",
+        line.number,
+    )
