@@ -15,7 +15,7 @@ import { t } from "./texts.js";
  */
 export async function queuePart(node, part) {
   const { output, workflow } = await app.graphToPrompt();
-  const id = Object.keys(output).find((each) => nodeOf(each) === node);
+  const id = queuedId(node, output);
   if (!id) return t("This node is muted or bypassed.");
   const needed = neededFor(id, output);
   needed[id] = { ...output[id], inputs: { ...output[id].inputs, ...part } };
@@ -28,6 +28,15 @@ export async function queuePart(node, part) {
     const wrong = nodes.flatMap(({ errors }) => errors ?? []);
     return wrong[0]?.details || error.response?.error?.message || String(error.message);
   }
+}
+
+/**
+ * The id of a node in a queued graph; undefined if it is muted or bypassed.
+ * @param {GraphNode | undefined} node
+ * @param {QueuedGraph} output
+ */
+export function queuedId(node, output) {
+  return Object.keys(output).find((each) => nodeOf(each) === node);
 }
 
 /**

@@ -14,7 +14,9 @@ CUBE = "a blue cube bouncing in the teal plain room"
 def story_graph(seed: int, prompts: str = "", **sampler: object) -> Graph:
     """Nine blocks, with a threshold that no other test has."""
     graph = growing_graph(f"forecast/v{next(_NUMBERS)}", prompts=prompts)
-    return changed(graph, "sampler", seed=seed, novelty_threshold=0.613, **sampler)
+    return changed(
+        graph, "sampler", seed=seed, novelty_threshold=0.613, checkpoint_seconds=40.0, **sampler
+    )
 
 
 def asked(server: ComfyServer, graph: Graph) -> dict[str, float]:
@@ -45,9 +47,8 @@ def test_what_is_said_to_be_kept_is_what_the_next_run_reuses(comfy: ComfyServer)
     first = story_graph(71)
     assert reused(comfy, first) == 0
     assert asked(comfy, first) == {"kept": 6, "renders": 0, "takes": 0}
-    assert asked(comfy, changed(first, "sampler", filename_prefix="forecast/elsewhere")) == asked(
-        comfy, first
-    )
+    for same in ({"filename_prefix": "forecast/elsewhere"}, {"checkpoint_seconds": 40}):
+        assert asked(comfy, changed(first, "sampler", **same))["kept"] == 6, same
     for text in (
         f"0:00 {BALL}\n0:03 {CUBE}",
         f"0:00 {BALL}\n0:03 [recache] {CROSS}",

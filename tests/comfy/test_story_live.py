@@ -73,3 +73,31 @@ def test_the_line_of_what_is_rendered_ends_at_the_first_change_of_the_story(brow
         page.wait_for_timeout(500)
     page.wait_for_function("(before) => " + f"{TEXT}.value === before", arg=before)
     page.wait_for_function(f"{RENDERED} === 100")
+
+
+FORECAST = "document.querySelector('.hf-story-forecast')?.textContent"
+
+
+@pytest.mark.same_page
+def test_a_line_below_the_bars_says_what_run_would_render(browser: Browser):
+    page = browser.page
+    opened(browser, seed=4713, recent_frames=7)
+    page.wait_for_timeout(700)
+    assert page.evaluate(FORECAST) == "", "nothing is known of these settings"
+    browser.queue()
+    assert browser.wait_done() == "success"
+    page.wait_for_function(f"{FORECAST} === 'All of it is rendered.'")
+    page.locator(".hf-story .hf-bar").nth(2).click()
+    page.locator(".hf-story textarea.hf-text").fill("a white star")
+    until_text(browser, "a white star")
+    page.wait_for_function(
+        f"/^Run keeps the video until 0:04 and renders 0:02, in about \\d+ s\\.$/.test({FORECAST})"
+    )
+    browser.write("Sampler", seed=4714)
+    page.wait_for_function(f"/^Run renders 0:06, in about \\d+ s\\.$/.test({FORECAST})")
+    browser.write("Sampler", seed=4713)
+    page.locator(".hf-story .hf-bar").nth(2).focus()
+    page.keyboard.press("Control+z")
+    page.wait_for_function(f"{FORECAST} === 'All of it is rendered.'")
+    browser.write("Sampler", recent_frames=5)
+    page.wait_for_function(f"{FORECAST} === ''")

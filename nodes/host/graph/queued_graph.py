@@ -56,7 +56,7 @@ def settings_key(hidden: Any, left_out: Mapping[str, Collection[str]]) -> str:
     for node_id in ids:
         kind = hidden.prompt[node_id].get("class_type")
         kept = {
-            name: _by_number(value, numbers)
+            name: _comparable(value, numbers)
             for name, value in inputs_of(hidden, node_id).items()
             if name not in left_out.get(kind, ())
         }
@@ -64,8 +64,12 @@ def settings_key(hidden: Any, left_out: Mapping[str, Collection[str]]) -> str:
     return digest(parts)
 
 
-def _by_number(value: Any, numbers: Mapping[str, int]) -> Any:
-    """The value of an input; of a link, the number of its node in place of the id."""
+def _comparable(value: Any, numbers: Mapping[str, int]) -> Any:
+    """The value of an input; of a link, the number of its node in place of the id. A page sends 6
+    where a graph that runs has 6.0.
+    """
+    if type(value) is int:
+        return float(value)
     source = _source(value)
     return value if source is None else ["link", numbers.get(source), *value[1:]]
 

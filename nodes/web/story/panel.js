@@ -12,6 +12,7 @@ import { storyNodeIn } from "../timeline/face.js";
 import { isShortcut } from "../timeline/keys.js";
 import { startSeconds } from "../timeline/segments.js";
 import { Film } from "./film.js";
+import { Forecast } from "./forecast.js";
 import { Layouts } from "./layouts.js";
 import { Menu } from "./menu.js";
 import { Markers } from "./markers.js";
@@ -87,6 +88,7 @@ class StoryPanel {
     this.grid.append(this.title, this.monitor.element, this.place, this.takes, this.said, this.empty);
     this.root = make("div", { class: "hf-story", role: "region", "aria-label": t("Story"), tabindex: -1 }, this.grid);
     this.film = new Film();
+    this.forecast = new Forecast();
     this.references = new References();
     this.sound = new SoundLane((sentence) => this.say(sentence));
     this.menu = new Menu(this.root, (sentence) => this.say(sentence));
@@ -156,6 +158,7 @@ class StoryPanel {
     this.sound.look();
     this.markers.look();
     this.references.look();
+    this.forecast.look();
     if (this.#editor) this.#selected.set(placeOf(this.#storyNode), this.#editor.selected);
   }
 
@@ -222,6 +225,7 @@ class StoryPanel {
     this.film.bind(player, editor);
     this.sound.bind(storyNode, editor, player);
     this.references.bind(storyNode, editor);
+    this.forecast.bind(storyNode, editor, player);
     /** @type {(seconds: number, event: PointerEvent) => number} */
     const jump = (seconds, event) => this.#snap(seconds, event);
     if (editor) editor.bars.snap = jump;
@@ -254,6 +258,7 @@ class StoryPanel {
     this.film.bind(null, null);
     this.sound.bind(null, null, null);
     this.references.bind(null, null);
+    this.forecast.bind(null, null, null);
     this.markers.bind(null, null, { seek: () => {}, snap: (seconds) => seconds });
     this.monitor.bind(null, null, null, null);
     this.#shelf?.takeBack();
