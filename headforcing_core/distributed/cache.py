@@ -182,7 +182,9 @@ class ParallelCache(HeadCache):
 
     def commit(self, prompt: PromptKV) -> MemoryEvent | None:
         return super().commit(
-            PartPrompt(prompt.layers, prompt.valid_tokens, self._heads[self.peers.rank])
+            PartPrompt(
+                prompt.layers, prompt.valid_tokens, prompt.text, heads=self._heads[self.peers.rank]
+            )
         )
 
     def write_and_rotate(

@@ -9,6 +9,7 @@ head_dim]`, oldest frame first.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -43,8 +44,9 @@ class MethodShape(Shape):
     def __post_init__(self) -> None:
         for need, met in self.method.needs(self).items():
             if not met:
+                words = re.findall(r"\w+", need)
                 texts = option_texts(self.method)
-                named = [text for text in texts if text.partition("=")[0] in need]
+                named = [text for text in texts if text.partition("=")[0] in words]
                 raise HeadForcingError(f"this method needs {need}, got {', '.join(named)}")
 
     @property
@@ -198,12 +200,7 @@ class MethodCache(Cache):
         self, switch: Switch, write_clean: WriteClean, latest: Sequence[Tensor]
     ) -> None:
         self.switch_prompt(switch)
-        # in one clean pass, in which all of them attend to each other
-        if count := self.method.recached_frames:
-            frames = torch.cat([latents.to(self.device) for latents in latest])[-count:]
-            self._open(self.frames_seen - len(frames), self.frames_seen, recaching=True)
-            write_clean(frames)
-            self.finish()
+        self.recache(self.method.recached_frames, write_clean, latest)
 
     @property
     def saved(self) -> Saved:
@@ -272,6 +269,16 @@ class MethodCache(Cache):
         """Per layer zero keys and values `[2, heads, frames, s, head_dim]`."""
         size = (2, self.shape.heads, frames, self.shape.frame_tokens, self.shape.head_dim)
         return [torch.zeros(size, dtype=self.dtype, device=self.device) for _ in self.shape.roles]
+
+    def recache(self, count: int, write_clean: WriteClean, latest: Sequence[Tensor]) -> None:
+        """Write the last `count` frames of `latest` again in one clean pass, in which all of them
+        attend to each other.
+        """
+        if count:
+            frames = torch.cat([latents.to(self.device) for latents in latest])[-count:]
+            self._open(self.frames_seen - len(frames), self.frames_seen, recaching=True)
+            write_clean(frames)
+            self.finish()
 
     def _open(self, start: int, end: int, recaching: bool) -> None:
         self.start = start

@@ -7,7 +7,7 @@ rollout loop.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -23,7 +23,7 @@ from ..files import Fields
 from ..model.attention import AttentionFunction
 from ..model.wan import WanConfig
 from ..rollout.loop import Block, RolloutInputs, VideoModel, rollout
-from ..rollout.rows import Script
+from ..rollout.rows import BlockRow, Script
 from ..rollout.schedule import Schedule
 from ..timeline.switch import Switch
 from ..timeline.timeline import Timeline
@@ -181,6 +181,10 @@ class Method:
         """The timeline with a tag for every scene that the method brings back, by default those of
         the user; raises HeadForcingError for one that it cannot bring back."""
         return timeline
+
+    def own_rows(self, rows: Sequence[BlockRow], frames_per_block: int) -> Sequence[BlockRow]:
+        """The rows of a video with their `window_frames`, where the method decides these."""
+        return rows
 
     def own_switch(self, switch: Switch) -> Switch | None:
         """The prompt switch for the cache where a user asks for `switch`; None where the cache need

@@ -120,11 +120,17 @@ class PromptKV:
     layer; a layer without cross-attention has those of another.
 
     `valid_tokens` is the number of text tokens; the rest is padding, not masked in attention, as in
-    Wan's own code.
+    Wan's own code. `text` is what keys and values are projected from, `[text_len, dim]`.
     """
 
     layers: list[tuple[Tensor, Tensor]]
     valid_tokens: int
+    text: Tensor
+
+    @property
+    def mean_text(self) -> Tensor:
+        """Mean of the text over the real tokens, `[dim]` float32."""
+        return self.text[: self.valid_tokens].float().mean(dim=0)
 
     def mean_key(self, layer: int) -> Tensor:
         """Mean key over the real tokens for every head of a layer, `[heads, head_dim]` float32.
@@ -180,7 +186,7 @@ def encode_prompt(
         k = attention.norm_k(attention.k(context))
         v = attention.v(context)
         layers.append((_split_heads(k, backbone.num_heads), _split_heads(v, backbone.num_heads)))
-    return PromptKV(layers, valid_tokens)
+    return PromptKV(layers, valid_tokens, context[0])
 
 
 def finish_layer(

@@ -94,7 +94,7 @@ class Layout:
         for index in range(same, len(timeline.segments)):
             rows += self._rows_of(index, method, seed)
             seed = rows[-1].seed
-        return tuple(rows)
+        return tuple(method.own_rows(rows, self.schedule.frames_per_block))
 
     def _rows_of(self, index: int, method: Method, seed: int) -> list[BlockRow]:
         """The rows of one prompt, those of the first one with the start blocks; `seed` is that of

@@ -16,7 +16,7 @@ from ..plan.plan import RenderPlan
 from ..plan.request import RenderJob
 from ..plan.resources import needs_of
 from ..rollout.loop import Block
-from ..rollout.rows import Embeddings, HasBegunError, KnownKeys, first_difference
+from ..rollout.rows import Embeddings, HasBegunError, KnownKeys, first_difference, keep_windows
 from ..timeline.clock import format_time
 from ..timeline.timeline import Timeline
 from .render import Listener, Render
@@ -91,7 +91,9 @@ class LiveEdits(Listener):
         plan = before.plan.with_timeline(timeline, self._story.seconds)
         request = before.request
         request.check_conditions(plan)
-        block = first_change(before.plan, plan, render.script.begun)
+        begun = render.script.begun
+        plan = replace(plan, rows=keep_windows(plan.rows, before.plan.rows[:begun]))
+        block = first_change(before.plan, plan, begun)
         new = [text for text in plan.timeline.texts if text not in request.embeds]
         more = (
             needs_of(plan, request.dtype, 0).rendering

@@ -7,7 +7,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import torch
@@ -47,6 +47,9 @@ class BlockRow:
     solver: str = "renoise"  # as in `Schedule`
     # names of those that the caches hold from this block on; empty within a prompt
     pictures: tuple[str, ...] = ()
+    # latent frames that its passes read at most, perhaps by what the next rows are; None: all that
+    # the cache holds
+    window_frames: int | None = None
 
     def key(self, embedding: str, pictures: Sequence[str] = ()) -> str:
         """The hash of the row, with those of its text embedding and pictures, and without what all
@@ -57,6 +60,8 @@ class BlockRow:
             parts += [self.switch.kind, self.switch.re_anchor, list(self.recall_key)]
         if pictures:
             parts += ["pictures", *pictures]
+        if self.window_frames is not None:
+            parts += ["window", self.window_frames]
         return digest(*parts)
 
 
@@ -81,6 +86,17 @@ def lay_out_rows(
         )
         for block, prompt in enumerate(prompts, first)
     ]
+
+
+def keep_windows(rows: Sequence[BlockRow], begun: Sequence[BlockRow]) -> tuple[BlockRow, ...]:
+    """The rows of a changed story, the first of which have the windows of those that have begun."""
+    kept = [
+        row
+        if row.window_frames == old.window_frames
+        else replace(row, window_frames=old.window_frames)
+        for row, old in zip(rows, begun, strict=False)
+    ]
+    return (*kept, *rows[len(kept) :])
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,7 @@ class Model(nn.Module):
                 k, v = layer.text(embedding).unflatten(-1, (2, HEADS, HEAD_DIM)).unbind(1)
                 pair = (k.transpose(0, 1)[None], v.transpose(0, 1)[None])
             layers.append(pair)  # one per layer, since compression asks for the keys of each
-        self.prompt = PromptKV(layers, valid_tokens=len(embedding))
+        self.prompt = PromptKV(layers, valid_tokens=len(embedding), text=embedding)
 
     def use_conditions(self, conditions: object) -> None:
         raise NotImplementedError

@@ -89,7 +89,7 @@ def test_trailing_zero_rows_of_a_prompt_are_padding_and_inner_ones_are_not(
 
 def test_padding_takes_part_in_cross_attention(model):
     prompt = encode_prompt(model, embeds(model)[0], torch.float32)
-    cut = PromptKV([(k[:, :, :4], v[:, :, :4]) for k, v in prompt.layers], 4)
+    cut = PromptKV([(k[:, :, :4], v[:, :, :4]) for k, v in prompt.layers], 4, prompt.text)
     assert difference(*(run_block(model, 500.0, prompt=given)[0] for given in (prompt, cut))) > 1e-3
 
 
@@ -195,7 +195,9 @@ def test_keys_kept_in_bf16_are_turned_in_place_for_60_blocks_with_a_bounded_erro
     cache = HeadCache(shape, torch.bfloat16)
     generator = torch.Generator().manual_seed(0)
     raw = torch.randn(blocks * F, tokens, heads, 26, generator=generator).bfloat16()
-    prompt = PromptKV([(torch.randn(1, heads, 4, 26, generator=generator),) * 2], 4)
+    prompt = PromptKV(
+        [(torch.randn(1, heads, 4, 26, generator=generator),) * 2], 4, torch.empty(4, 26)
+    )
     values = torch.zeros(blocks * F, tokens, heads, 26)
     values[..., 0] = torch.arange(blocks * F)[:, None, None]
     values[..., 1] = torch.arange(tokens)[None, :, None]

@@ -97,7 +97,7 @@ def test_the_caches_of_all_layers_are_changed_in_one_launch_each(fused, monkeypa
         assert block < 12 or all(group.frames == group.k[0].shape[1] for group in cache.groups)
         for layer in range(len(ROLES)):
             cache.write_and_rotate(layer, *torch.randn(2, 18, 4, 22))
-        event = cache.commit(PromptKV([(key, key)] * len(ROLES), 4))
+        event = cache.commit(PromptKV([(key, key)] * len(ROLES), 4, key[0, 0]))
     assert event is not None and event.merged
     assert fused.count("merge_frames") == 1 and fused.count("pooled_keys") == 2
     # every group rolls and rotates; memory heads also close the gap after a merge and admit a frame

@@ -42,7 +42,7 @@ def launches(backbone: WanModel) -> Launches:
     attention = LayerAttention(lambda q, k, v, spans: F.scaled_dot_product_attention(q))
     cache = HeadCache(shape, torch.bfloat16, "meta", attention)
     key = torch.empty(1, 12, 512, 128, dtype=torch.bfloat16, device="meta")
-    prompt = PromptKV([(key, key)] * len(backbone.blocks), 60)
+    prompt = PromptKV([(key, key)] * len(backbone.blocks), 60, key[0, 0])
     latents = torch.empty(3, 16, 60, 104, dtype=torch.bfloat16, device="meta")
     for block in range(BLOCKS):
         cache.begin_block()

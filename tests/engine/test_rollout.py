@@ -76,6 +76,7 @@ CHANGES = {  # of a script with two start blocks, and the first of its made bloc
     "the kind of the switch": (lambda script: change_row(script, 5, switch=Switch("flush")), 3),
     "a cut": (lambda script: change_row(script, 5, switch=Switch("recache", re_anchor=True)), 3),
     "a recall": (lambda script: change_row(script, 5, recall_key=(1, 0)), 3),
+    "a window": (lambda script: change_row(script, 4, window_frames=7), 2),
 }
 
 

@@ -210,7 +210,9 @@ def roll_out(roles: list[list[str]], episodic_frames: int, rope: str, sinks: int
         return torch.randn(*size, generator=generator)
 
     prompt = PromptKV(
-        [(noise(1, heads, 7, head_dim), noise(1, heads, 7, head_dim)) for _ in roles], 5
+        [(noise(1, heads, 7, head_dim), noise(1, heads, 7, head_dim)) for _ in roles],
+        valid_tokens=5,
+        text=torch.empty(7, heads * head_dim),
     )
     weights = noise(layers, 2, heads * head_dim)
     for _ in range(blocks):

@@ -106,7 +106,7 @@ class OneKeyPerFrame:
         self.calls.append(("admit", frame))
 
 
-PROMPT = PromptKV([(torch.ones(1, 1, 3, 2),) * 2], 1)
+PROMPT = PromptKV([(torch.ones(1, 1, 3, 2),) * 2], 1, torch.ones(3, 2))
 
 
 def remember(degrees: list[float], policy: EpisodicPolicy, capacity=3, merged: float = 0.0):

@@ -305,7 +305,7 @@ def test_activations_are_those_of_a_pass_at_real_size(size, dtype, kernels, monk
         keys = torch.empty(1, 12, 512, 128, dtype=dtype)
     model.patch_embedding.float()
     cache = render.make_cache(dtype, "meta", lambda q, k, v: torch.empty_like(q))
-    prompt = wan.PromptKV([(keys, keys)] * 2, 20)
+    prompt = wan.PromptKV([(keys, keys)] * 2, 20, keys[0, 0])
     latents = torch.empty(render.block_shape, dtype=dtype, device="meta")
     known = (*model.state_dict().values(), *cache.flat, keys, latents)
     with torch.no_grad(), using(kernels), CountsMemory(known) as memory:

@@ -104,7 +104,13 @@ class HostedModel:
         # refers to them
         options = self.extra_args["model_options"].get("transformer_options", {})
         self.attention = HostAttention(options)
-        self.prompt: PromptKV
+        self._prompt: PromptKV
+
+    @property
+    def prompt(self) -> PromptKV:
+        if self._embedding is not None:  # no pass has been made with it
+            self._call(torch.zeros(self._size), 0.0, cache=None, write_only=True)
+        return self._prompt
 
     def use_prompt(self, embedding: Tensor) -> None:
         # encoded in the next forward pass, when ComfyUI has loaded the weights
@@ -120,8 +126,10 @@ class HostedModel:
         self._call(latents, 0.0, cache, write_only=not cache.reads_queries)
 
     def _call(
-        self, latents: Tensor, sigma: float | Tensor, cache: KeyValueCache, write_only: bool
+        self, latents: Tensor, sigma: float | Tensor, cache: KeyValueCache | None, write_only: bool
     ) -> Tensor:
+        """A pass; without a cache it ends when the prompt is encoded."""
+        self._size = latents.shape
         if not isinstance(sigma, Tensor):
             sigma = torch.full((len(latents),), sigma, dtype=torch.float64)
         self._cache: Any = cache
@@ -152,8 +160,10 @@ class HostedModel:
             )
         self._ran = True
         if self._embedding is not None:
-            self.prompt = encode_prompt(net, self._embedding, x.dtype, x.device)
+            self._prompt = encode_prompt(net, self._embedding, x.dtype, x.device)
             self._embedding = None
+        if self._cache is None:
+            return torch.zeros_like(x)
         latents = x[0].transpose(0, 1)
         self.backbone = net
         timesteps = 1000 * self._sigmas
