@@ -267,6 +267,17 @@ METHODS: dict[str, PublishedMethod] = {
         "2606.13035",
         differs="a window that is no whole number of blocks is refused",
     ),
+    "swift": PublishedMethod(
+        _method("swift", "Swift"),
+        "SWIFT: Prompt-Adaptive Memory for Efficient Interactive Long Video Generation",
+        arxiv="2605.09442",
+        weights="LongLive 1.3B, LoRA merged (Apache-2.0)",
+        differs=(
+            "the window grows towards the next prompt, so that moving it changes blocks up to 20 "
+            "latent frames before; means and shares are computed in float32, where its authors "
+            "round to bfloat16"
+        ),
+    ),
     "causvid": PublishedMethod(
         _method("causvid", "CausVid"),
         "From Slow Bidirectional to Fast Autoregressive Video Diffusion Models",

@@ -5,7 +5,7 @@ with.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -23,7 +23,9 @@ from ...headforcing_core.methods.pyramid_forcing import (
     PyramidForcingCache,
 )
 from ...headforcing_core.methods.pyramid_labels import HeadLabel
+from ...headforcing_core.methods.swift import Swift, SwiftCache
 from ...headforcing_core.methods.tethercache import TetherCache
+from ...headforcing_core.rollout.rows import BlockRow
 
 
 class SinksWrittenOnce(WindowCache):
@@ -47,6 +49,10 @@ class MemRoPESinksOnce(SinksWrittenOnce, MemRoPECache):
     """MemRoPE's cache, as in its authors' code."""
 
 
+class SwiftSinksOnce(SinksWrittenOnce, SwiftCache):
+    """SWIFT's cache, as in its authors' code."""
+
+
 @dataclass(frozen=True)
 class CommitForcing(LongLive):
     """LongLive's window with clean passes that read any number of newest frames, as Commit
@@ -65,6 +71,7 @@ class CommitForcing(LongLive):
 SINKS_ONCE: dict[Any, type[WindowCache]] = {
     LongLiveCache: LongLiveSinksOnce,
     MemRoPECache: MemRoPESinksOnce,
+    SwiftCache: SwiftSinksOnce,
 }
 
 
@@ -90,6 +97,26 @@ class AuthorsTetherCache(TetherCache):
 
     def needs(self, shape: MethodShape) -> Conditions:
         return {}
+
+
+@dataclass(frozen=True)
+class AuthorsSwift(Swift):
+    """SWIFT with switches that are `announced` for any frame and happen at the next block."""
+
+    announced: tuple[int, ...] = ()
+
+    def own_rows(self, rows: Sequence[BlockRow], frames_per_block: int) -> list[BlockRow]:
+        own = []
+        begun = number = 0
+        for block, row in enumerate(rows):
+            frame = block * frames_per_block
+            if row.switch is not None:
+                begun = frame
+                number += 1
+            coming = self.announced[number:]
+            to_switch = max(0, coming[0] - frame) if coming else None
+            own.append(replace(row, window_frames=self.window(frame - begun, to_switch)))
+        return own
 
 
 @dataclass(frozen=True)

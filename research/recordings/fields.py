@@ -55,6 +55,15 @@ KNOWN_FIELDS = {
     "memrope": (
         "compression ema_adaptive ema_alpha_long ema_alpha_short frames prompt_order sink window"
     ).split(),
+    "swift": (
+        "adaptive_prompt_window_enabled adaptive_prompt_window_min_size "
+        "adaptive_prompt_window_tau_post adaptive_prompt_window_tau_pre frames global_sink "
+        "prompt_order segment_anchor_enabled segment_anchor_max_segments "
+        "segment_anchor_recent_frames segment_anchor_scale segment_anchor_semantic_mix "
+        "semantic_bridge_decay semantic_bridge_enabled semantic_bridge_micro_recache_frames "
+        "semantic_bridge_recent_frames semantic_bridge_scale semantic_bridge_tau_high "
+        "semantic_bridge_tau_low sink switch window"
+    ).split(),
     "tethercache": (
         "alpha budget_size frames initial_frames memory_size prompt_order recent_size "
         "score_temperature sink_size tau"

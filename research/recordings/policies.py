@@ -17,6 +17,7 @@ from ...headforcing_core.methods.pyramid_labels import HeadLabel
 from ...headforcing_core.methods.registry import METHODS
 from .authors import (
     AuthorsPyramidForcing,
+    AuthorsSwift,
     AuthorsTetherCache,
     CommitForcing,
     RecordedDummyForcing,
@@ -51,6 +52,9 @@ def recorded_method(
         return _pyramid_forcing(run), roles
     if method == "commit_forcing":
         return _commit_forcing(run), roles
+    announced = tuple(run.get("switch", ()))
+    if method == "swift" and any(frame % config["frames_per_block"] for frame in announced):
+        return AuthorsSwift(**OPTIONS[method](run), announced=announced), roles
     if method == "tethercache" and run["budget_size"] % 3:
         return AuthorsTetherCache(**OPTIONS[method](run)), roles
     plain = RecordedDummyForcing() if method == "dummy_forcing" else METHODS[method].method
@@ -172,6 +176,32 @@ def _id_forcing(run: Fields) -> Fields:
     )
 
 
+def _swift(run: Fields) -> Fields:
+    shortest = run["adaptive_prompt_window_min_size"]
+    bridge = "semantic_bridge_"
+    segment = "segment_anchor_"
+    return dict(
+        _window(run),
+        **_keeps_sinks(run),
+        shortest_window_frames=(
+            shortest if run["adaptive_prompt_window_enabled"] else run["window"]
+        ),
+        after_switch_frames=run["adaptive_prompt_window_tau_post"],
+        before_switch_frames=run["adaptive_prompt_window_tau_pre"],
+        segment_tokens=run[segment + "max_segments"] if run[segment + "enabled"] else 0,
+        segment_frames=run[segment + "recent_frames"],
+        segment_text_share=run[segment + "semantic_mix"],
+        segment_scale=run[segment + "scale"],
+        injection=run[bridge + "enabled"],
+        injection_frames=run[bridge + "recent_frames"],
+        injection_scale=run[bridge + "scale"],
+        injection_decay=run[bridge + "decay"],
+        partial_recache_from=run[bridge + "tau_low"],
+        partial_recache_frames=run[bridge + "micro_recache_frames"],
+        recache_from=run[bridge + "tau_high"],
+    )
+
+
 # the options of each method, read from the settings of a run
 OPTIONS: dict[str, Callable[[Fields], Fields]] = {
     "longlive": lambda run: dict(_window(run), infinite=run["infinite"], **_keeps_sinks(run)),
@@ -223,6 +253,7 @@ OPTIONS: dict[str, Callable[[Fields], Fields]] = {
         scenes=len(run["prompts"]),
     ),
     "id_forcing": _id_forcing,
+    "swift": _swift,
     "tethercache": lambda run: dict(
         window_frames=run["budget_size"],
         sink_frames=run["sink_size"],

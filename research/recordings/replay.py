@@ -26,6 +26,7 @@ from ...headforcing_core.methods.head_forcing import HeadForcing
 from ...headforcing_core.methods.longlive import LongLive
 from ...headforcing_core.methods.memrope import MemRoPE
 from ...headforcing_core.methods.method import Method
+from ...headforcing_core.methods.swift import Swift
 from ...headforcing_core.model.attention import attention_function
 from ...headforcing_core.model.wan import WanConfig, WanModel
 from ...headforcing_core.plan.speech import Speech, TalkingPortrait
@@ -202,7 +203,7 @@ class RecordedRun:
             switches=self.switches,
             start_blocks=len(self.start),
         )
-        return Script(rows, embeds)
+        return Script(self.method.own_rows(rows, self.schedule.frames_per_block), embeds)
 
 
 def read_run(case: Case, run_name: str) -> RecordedRun:
@@ -228,10 +229,11 @@ def new_cache(case: Case, run: RecordedRun, device: str = "cpu", attention: str 
         return ReferenceCache(shape, torch.float32, device)
     backend = "explicit" if attention == "reference" else attention
     function = attention_function(backend, device, torch.float32, shape.head_dim)
-    sinks_once = isinstance(run.method, (LongLive, MemRoPE)) and case.config["method"] in (
+    sinks_once = isinstance(run.method, (LongLive, MemRoPE, Swift)) and case.config["method"] in (
         "commit_forcing",
         "longlive",
         "memrope",
+        "swift",
     )
     if sinks_once and isinstance(shape, MethodShape):
         return SINKS_ONCE[run.method.cache_class](shape, torch.float32, device, function)
@@ -357,8 +359,12 @@ def _first_blocks(run: dict[str, Any], block: int) -> list[int]:
         return [entry["block"] for entry in run["prompt_schedule"][1:]]
     if "blocks" in run:
         return list(itertools.accumulate(run["blocks"]))[:-1]
-    # a new prompt begins at the first block that starts at its frame or later
-    return [-(-frame // block) for frame in run.get("switch", [])]
+    # a new prompt begins at the first block that starts at its frame or later, one in a block
+    first_blocks: list[int] = []
+    for frame in run.get("switch", []):
+        earliest = first_blocks[-1] + 1 if first_blocks else 0
+        first_blocks.append(max(earliest, -(-frame // block)))
+    return first_blocks
 
 
 def _switches(

@@ -109,10 +109,20 @@ COMMITTED = {
 }
 
 
+VARIANTS = COMMITTED | {
+    f"swift, {what}": replace(method_named("swift"), **limits)
+    for what, limits in (
+        ("tokens alone", {"partial_recache_from": 2.0, "recache_from": 2.0}),
+        ("partial recache", {"partial_recache_from": 0.0, "recache_from": 2.0}),
+        ("whole recache", {"recache_from": 0.0, "keeps_sinks": False}),
+    )
+}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*OWN_CACHE, *COMMITTED])
+@pytest.mark.parametrize("name", [*OWN_CACHE, *VARIANTS])
 def test_an_interrupted_render_ends_with_the_same_bytes(backbone, tmp_path, name):
-    made = plan(COMMITTED.get(name, name), TWO, 7.0)
+    made = plan(VARIANTS.get(name, name), TWO, 7.0)
     reused = []
     for stop_after in (8, None, None):
         video, model = video_of(made, backbone, runs=tmp_path, state_seconds=1e-9)

@@ -62,6 +62,7 @@ def test_a_replay_gives_all_recorded_latents(which, name, run):
         ("echo_forcing", "echo_forcing", "single"),
         ("pyramid_forcing", "pyramid_forcing", "mixed"),
         ("tethercache", "tethercache", "k21_s3_r4"),
+        ("swift", "swift", "bridge_micro_full"),
     ],
 )
 def test_what_people_choose_by_name_is_what_was_recorded(name, method, run):

@@ -190,6 +190,35 @@ def test_blocks_under_way_in_a_rolling_window_keep_their_prompts_after_a_stop(ba
     assert "prompt 2 has begun" in refusal and story.changes == []
 
 
+def windows_of(job):
+    return [row.window_frames for row in job.plan.rows]
+
+
+def test_blocks_that_have_begun_keep_the_window_that_a_later_switch_gave_them(backbone, job):
+    """SWIFT's window grows towards a switch: block 3 reads 11 frames before one at block 4, and 10
+    before one at block 6.
+    """
+    planned = job(PLANNED, "swift")
+    later = job(PLANNED.replace("0:03 ", "0:04.5 "), "swift")
+    before = windows_of(planned)
+    after = windows_of(later)
+    assert before[3:5] == [11, 12] and after[3:5] == [10, 10]
+    story = Edits({4: PLANNED.replace("0:03 ", "0:04.5 ")})
+    latents, result = render(backbone, planned, story)
+    assert story.changes == [4] and story.refusals == []
+    made = result.job
+    assert windows_of(made) == [*before[:4], *after[4:]]
+    assert made.keys[:4] == planned.keys[:4] and made.keys[4] not in (
+        planned.keys[4],
+        later.keys[4],
+    )
+    straight, _ = render(backbone, made.with_request(runs=None))
+    assert torch.equal(latents, straight), "the latents are those of their keys"
+    again, found = render(backbone, later)
+    assert found.reused_blocks == 3 and torch.equal(again, fresh(backbone, later)[0])
+    assert not torch.equal(again, latents)
+
+
 DIVIDED = (
     "the passes or caches of this video depend on its length, which cannot change during the "
     "render: it has "

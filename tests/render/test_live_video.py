@@ -76,8 +76,8 @@ def backbone():
 
 @pytest.fixture
 def job_of_text(backbone, tmp_path):
-    def make(text, seconds, method="head_forcing", **options):
-        settings = method_named(method)
+    def make(text, seconds, method="head_forcing", pairs=(), **options):
+        settings = with_options(method_named(method), pairs, method)
         if method == "head_forcing":
             settings = with_options(settings, (("scenes", "auto"),), method)
         made = Render(
@@ -150,6 +150,28 @@ def test_what_was_performed_is_found_again_block_by_block(backbone, job_of_text)
     assert story.text.splitlines()[3].endswith(f"[re-anchor] {RED}")
     (stored,) = stored_videos(job.request.runs)
     assert len(stored.about["prompts"]) == 7, "the note is that of the whole performance"
+
+
+@pytest.mark.parametrize("looks_ahead", [True, False])
+def test_blocks_are_made_without_the_prompts_that_follow_them(backbone, job_of_text, looks_ahead):
+    """SWIFT's blocks depend on the next prompt if it is known. What is performed is not; rendered
+    again it is, unless the method does not look ahead.
+    """
+    pairs = () if looks_ahead else (("before_switch_frames", "0.0"),)
+    said = {
+        9: lambda live: live.perform(CROSS),
+        14: lambda live: live.perform(CUBE),
+        16: lambda live: live.stop(),
+    }
+    job = job_of_text(BEGIN, 30, "swift", pairs=pairs)
+    latents, result, live = perform(backbone, job, said)
+    assert [future.result().block for future in live.futures] == [10, 15, 17]
+    windows = [row.window_frames for row in result.plan.rows]
+    assert windows == [12, 11, 11, 10, 10, 9, 9, 9, 8, 8, 12, 11, 11, 10, 10, 12, 11, 11]
+    again = make_video(result.job, WanVideoModel(backbone, torch.float32))
+    assert again.reused_blocks == len(windows), "stored as they were made"
+    wanted = job_of_text(live.story.text, live.story.timeline.seconds, "swift", pairs=pairs)
+    assert (wanted.keys == result.job.keys) != looks_ahead
 
 
 def test_the_story_is_made_longer_while_nobody_stops_it(backbone, job_of_text):

@@ -68,7 +68,7 @@ def a_rollout_on_the_native_model_equals_the_cores_own_and_frees_its_caches_at_o
 @probe
 def every_other_kind_of_render_on_the_native_model_equals_the_cores_own():
     """Prompt switches, an extension, and one of each way to call the host: a cache that reads
-    queries, blocks denoised together, a loop of its own."""
+    queries, a method that compares prompts, blocks denoised together, a loop of its own."""
     model = native()
     begun = hosted(model, make_plan(model, 1.0))
     before = hosted(model, make_plan(model, 4.5))
@@ -77,7 +77,7 @@ def every_other_kind_of_render_on_the_native_model_equals_the_cores_own():
         by_host = hosted(model, plan)
         assert apart(by_host, own(plan)[0]) < 1e-4, tag
         assert apart(by_host[:9], before[:9]) == 0 and apart(by_host[9:], before[9:]) > 1e-3, tag
-    for name in ("longlive", "memflow", "deep_forcing", "rolling_forcing", "causvid"):
+    for name in ("longlive", "memflow", "swift", "deep_forcing", "rolling_forcing", "causvid"):
         plan = make_plan(model, 3.0, method=name)
         assert apart(hosted(model, plan), own(plan)[0]) <= 1e-4, name
     plan = make_plan(model, 1.5, start_frames=len(begun))
