@@ -13,7 +13,16 @@ from ..headforcing_core import names
 from ..headforcing_core.demo import words
 from ..headforcing_core.plan.settings import DEFAULT_SETTINGS
 from ..headforcing_core.rollout.schedule import SCHEDULES
-from .options import FARM_OPTIONS, FILE_OPTIONS, RENDER_OPTIONS, REQUIRED, SEVERAL, OneOf, Rows
+from .options import (
+    FARM_OPTIONS,
+    FILE_OPTIONS,
+    GPU_OPTIONS,
+    RENDER_OPTIONS,
+    REQUIRED,
+    SEVERAL,
+    OneOf,
+    Rows,
+)
 from .parser import (
     COMPARED_FILES,
     DEMO_FILES,
@@ -64,7 +73,8 @@ def one_video(story: str, length: str, required: bool, *starts: Any) -> Rows:
         OneOf(("start-image start-video", *starts), required=False),
         "start-part start-seconds reference audio audio-offset audio-gain",
         RENDER_OPTIONS,
-        "method set roles shuffle gpus shard-weights gpu-speeds rank-timeout",
+        "method set roles shuffle",
+        GPU_OPTIONS,
     )
 
 

@@ -1,4 +1,4 @@
-"""The command `batch`: many videos, one after the other or on a farm."""
+"""The command `batch`: many videos, one after the other or at the same time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from tqdm import tqdm
 
-from ..headforcing_core.distributed.farm import Farm
+from ..headforcing_core.distributed.workers import Workers
 from ..headforcing_core.errors import HeadForcingError, first_sentence, one_line
 from ..headforcing_core.files import Fields, check_writable, claimed, replacing
 from ..headforcing_core.hashing import file_hash
@@ -20,10 +20,10 @@ from ..headforcing_core.plan.describe import markdown_table
 from ..headforcing_core.plan.resources import Needs, check_disk
 from .arguments import Result
 from .batch_jobs import check_files, outputs, read_jobs
-from .farms import Embeds, farm_of, make_all, render_one
 from .source import Source
+from .workers import Embeds, make_all, render_one, workers_of
 
-# of a worker of a farm: a network disk may keep a dead machine's lock for so long
+# of one of several workers: a network disk may keep a dead machine's lock for so long
 PATIENCE_SECONDS = 120.0
 Note = Fields
 """What is known of a finished video, as `finished.json` beside its blocks states it."""
@@ -35,7 +35,7 @@ for another process that writes the same files; and the embeddings of its texts.
 def batch(args: Namespace) -> Result:
     """Make the videos that are not finished, and report the outcome of each."""
     begun = time.monotonic()
-    farm = farm_of(args)
+    workers = workers_of(args)
     out = args.out.absolute()
     jobs = list(read_jobs(args.jobs, out).items())
     jobs = [jobs[place] for place in pick_part(len(jobs), args.shard)]
@@ -47,18 +47,18 @@ def batch(args: Namespace) -> Result:
         if note is not None:
             rows[name] = {"name": name, **note}
             continue
-        video.json = args.json or farm.parallel  # workers show no bars
-        video.patience = PATIENCE_SECONDS if farm.parallel else 0.0
+        video.json = args.json or workers.parallel  # workers show no bars
+        video.patience = PATIENCE_SECONDS if workers.parallel else 0.0
         todo[name] = video
     check_files(args.jobs, todo)
     sources = {}
     needs = []
     for name, video in todo.items():
-        sources[name], needed = _check(name, video, farm)
+        sources[name], needed = _check(name, video, workers)
         needs.append(needed)
     check_disk(needs, out, out)
     made = make_all(
-        farm, make_one, sources, lambda name, embeds: (todo[name], embeds), quiet=args.json
+        workers, make_one, sources, lambda name, embeds: (todo[name], embeds), quiet=args.json
     )
     try:
         for outcome in made:
@@ -73,7 +73,7 @@ def batch(args: Namespace) -> Result:
             f"{out / 'runs'}"
         )
         raise KeyboardInterrupt(*stop.args, f"{said}, the same command goes on") from stop
-    return _result([rows[name] for name, _ in jobs], farm, time.monotonic() - begun)
+    return _result([rows[name] for name, _ in jobs], workers, time.monotonic() - begun)
 
 
 def make_one(job: VideoJob) -> Note:
@@ -127,20 +127,20 @@ def finished(args: Namespace) -> Note | None:
         return None
 
 
-def _check(name: str, args: Namespace, farm: Farm) -> tuple[Source, Needs]:
-    """Check a video. Of a farm of other machines only the worker knows the device, so it checks
+def _check(name: str, args: Namespace, workers: Workers) -> tuple[Source, Needs]:
+    """Check a video. If workers are on other machines, only they know the device, so it checks
     that itself.
     """
     try:
-        if farm.parallel and ":" in args.device:
+        if workers.parallel and ":" in args.device:
             raise HeadForcingError(
                 f"on a farm the device is auto, cuda or cpu, got {args.device!r}"
             )
-        source = Source.of(args, elsewhere=farm.remote)
+        source = Source.of(args, elsewhere=workers.remote)
         source.note_unlike_training(source.request.timeline)
         plan = source.request.plan()
         source.check_encoders(plan)
-        needs = source.check_needs(plan, args.out, elsewhere=farm.remote)
+        needs = source.check_needs(plan, args.out, elsewhere=workers.remote)
     except HeadForcingError as error:
         raise HeadForcingError(f"{name}: {error}") from error
     # the worker reads video frames of a start again: of many videos they would not fit into memory
@@ -164,7 +164,7 @@ def _line(row: Note) -> str:
     return f"{row['name']}: {row['state']}, {reused}, {row['seconds']:.1f} s{damaged}"
 
 
-def _result(rows: list[Note], farm: Farm, seconds: float) -> Result:
+def _result(rows: list[Note], workers: Workers, seconds: float) -> Result:
     """The table of all videos; the exit code is 1 if one has failed."""
     count = Counter(row["state"] for row in rows)
     cells = []
@@ -178,12 +178,12 @@ def _result(rows: list[Note], farm: Farm, seconds: float) -> Result:
         markdown_table(["video", "state", "blocks reused", "seconds", "files, or why"], cells),
         "",
         ", ".join(f"{number} {state}" for state, number in count.items()),
-        f"farm     {farm.describe()}",
+        f"farm     {workers.describe()}",
         f"took     {seconds:.1f} s; the videos, added up, {of_videos:.1f} s",
     ]
     found = {
         "videos": rows,
         "seconds": {"all": seconds, "videos": of_videos},
-        "farm": farm.describe(),
+        "farm": workers.describe(),
     }
     return Result(lines, found, min(count["failed"], 1))

@@ -17,15 +17,14 @@ from ..headforcing_core.hashing import digest
 from ..headforcing_core.timeline.characters import MARKS_OF_LETTERS, same_letters, split_lines
 from ..headforcing_core.weights.shards import shard_files
 from .arguments import COMMANDS
-from .options import add_rows
+from .options import GPU_OPTIONS, add_rows
 from .parser import VIDEO, Parser, named_file, named_files
 from .texts import read_file
 from .values import portable
 
 _MOST_VIDEOS = 10_000
 OTHERS = {"name", "demo", "seeds", "latents"}  # fields of a line that are no options of a command
-# options of one video on several GPUs
-SEVERAL = {"gpus", "shard_weights", "gpu_speeds", "rank_timeout"}
+SEVERAL = set(GPU_OPTIONS.replace("-", "_").split())
 COMMANDS_OWN = {"out", "follow", "runs", "json", "run"} | SEVERAL  # options that a line cannot have
 _NAME = re.compile(rf"[^\W_][\w{MARKS_OF_LETTERS} .-]{{0,79}}")
 

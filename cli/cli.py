@@ -20,7 +20,7 @@ from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.files import reason
 from ..headforcing_core.methods.registry import method_names, unknown_method
 from .arguments import COMMANDS
-from .options import add_rows
+from .options import add_rows, asks_for_several_gpus
 from .parser import Parser, subcommands
 
 
@@ -40,13 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             under_torchrun = (
                 "TORCHELASTIC_RUN_ID" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1
             )
-            several = (
-                args.gpus != 1
-                or args.shard_weights
-                or args.gpu_speeds
-                or args.rank_timeout is not None
-            )
-            if under_torchrun or several:
+            if under_torchrun or asks_for_several_gpus(args):
                 from .several import run_on_several  # imports torch
 
                 return _answer(*run_on_several(args, words, _run, under_torchrun))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..headforcing_core.demo import assets
-from ..headforcing_core.distributed.farm import Farm
+from ..headforcing_core.distributed.workers import Workers
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.files import Fields, claimed, claimed_folder, replacing
 from ..headforcing_core.names import COMPARED_METHODS, versions
@@ -30,11 +30,11 @@ from ..headforcing_core.render.comparison import (
 from ..headforcing_core.render.result import INEXACT
 from ..headforcing_core.video.sheets import side_by_side
 from .arguments import Result
-from .farms import Embeds, farm_of, make_all, render_one
 from .source import Source
 from .values import changed, portable
+from .workers import Embeds, make_all, render_one, workers_of
 
-# for a worker of a farm: methods of one policy share a run folder, which one at a time writes
+# for one of several workers: names of one method share a run folder, which one at a time writes
 TURN_SECONDS = 86400.0
 
 
@@ -50,12 +50,12 @@ def compare(args: Namespace) -> Result:
     ]
     source = compared_source(args)
     source.note_unlike_training(source.request.timeline)
-    farm = farm_of(args)
+    workers = workers_of(args)
     with claimed_folder(args.out):
         videos, left_out = _plan_videos(
-            source, entries, args, skip=names_all(names), elsewhere=farm.remote
+            source, entries, args, skip=names_all(names), elsewhere=workers.remote
         )
-        rows = _render_all(videos, args, farm)
+        rows = _render_all(videos, args, workers)
         about = _about(args, source, videos[0].plan)
         shown = [row.entry.label for row in rows]
         tags = {"methods": shown, "seed": args.seed, **about}
@@ -164,7 +164,7 @@ class ComparedVideo:
         self,
         args: Namespace,
         embeds: Embeds,
-        farm: Farm,
+        workers: Workers,
         encodes: bool = False,
     ) -> ComparedJob:
         """The video as a job; `args` have its prompts and its length."""
@@ -176,7 +176,7 @@ class ComparedVideo:
             seed=request.options.seed,
             patience=0.0,
         )
-        if farm.parallel:  # whose workers show no bars
+        if workers.parallel:  # whose workers show no bars
             given = changed(portable(given), json=True, patience=TURN_SECONDS)
         return ComparedJob(given, self.entry, embeds, encodes)
 
@@ -222,16 +222,16 @@ def _plan_videos(
 
 
 def _render_all(
-    videos: Sequence[ComparedVideo], args: Namespace, farm: Farm
+    videos: Sequence[ComparedVideo], args: Namespace, workers: Workers
 ) -> list[ComparisonRow]:
     """Render and measure all videos; raises the error of the first that fails, with its name."""
     encodes = any(video.plan.vae_use for video in videos)
     planned = {video.path.stem: video for video in videos}
     outcomes = make_all(
-        farm,
+        workers,
         render_compared,
         {name: video.source for name, video in planned.items()},
-        lambda name, embeds: planned[name].job(args, embeds, farm, encodes),
+        lambda name, embeds: planned[name].job(args, embeds, workers, encodes),
         quiet=args.json,
     )
     rows = {outcome.name: outcome.get() for outcome in outcomes}

@@ -68,7 +68,7 @@ def live(args: Namespace) -> Result:
             )
         text = performance.story.text_with_length
         save_story(story_path(args.out), text)
-    result = replace(result, advice=prepared.advice)
+    result = replace(result, advice=prepared.advice, notes=prepared.notes)
     found = result_of(source, prepared.needs, result)
     found.json["story"] = text
     return found

@@ -5,6 +5,7 @@ them.
 from __future__ import annotations
 
 import argparse
+from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -59,6 +60,13 @@ def add_rows(to: argparse._ActionsContainer, rows: Rows) -> None:
             add(to, *row)
 
 
+def asks_for_several_gpus(args: Namespace) -> bool:
+    """Whether an option of one video on several GPUs is given."""
+    return bool(
+        args.gpus != 1 or args.shard_weights or args.gpu_speeds or args.rank_timeout is not None
+    )
+
+
 def add(
     to: argparse._ActionsContainer,
     name: str,
@@ -87,6 +95,7 @@ RENDER_OPTIONS = (
     "update-interval runs state-seconds device vae-device attention compile fp8-linears"
 )
 FARM_OPTIONS = "farm farm-gpus farm-workers"
+GPU_OPTIONS = "gpus shard-weights gpu-speeds rank-timeout"  # of one video on several GPUs
 # Kind, default, help, and what else argparse is given, see `add`.
 OPTIONS: Mapping[str, tuple[Any, ...]] = {
     "--weights": (READ, None, "checkpoint, .safetensors or .pt"),

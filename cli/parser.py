@@ -23,14 +23,15 @@ from ..headforcing_core.methods.options import read_pairs
 from ..headforcing_core.names import DEMO_AUTOENCODER, DEMO_MODEL, bundled_profiles
 
 Mistake = argparse.ArgumentTypeError
-# values of arguments that not every command has; peers are set in a rank
+# values of arguments that not every command has; `machine` is set where another one than
+# `Machine.of` takes the arguments
 ABSENT = {
     "audio": None,
     "audio_gain": 0.0,
     "audio_offset": 0.0,
     "follow": None,
     "live_decoder": None,
-    "peers": None,
+    "machine": None,
     "reference": (),
     "set": (),
     "speech": None,

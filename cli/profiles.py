@@ -13,7 +13,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from ..headforcing_core.demo import assets, word_hash
-from ..headforcing_core.distributed.farm import Farm, Shared
+from ..headforcing_core.distributed.workers import Shared, Workers
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.files import check_writable, claimed
 from ..headforcing_core.head_profiles.profiler import measure_returns, pick_part, profile_heads
@@ -34,9 +34,9 @@ from ..headforcing_core.rollout.loop import WanVideoModel
 from ..headforcing_core.rollout.schedule import SCHEDULES
 from ..headforcing_core.timeline.characters import split_prompts
 from .arguments import Result
-from .farms import LastValue, farm_of, run_jobs
 from .texts import read_text
 from .values import DTYPES, EmbeddedModel, ModelFiles, find_profile, parse_size, pick_device
+from .workers import LastValue, run_jobs, workers_of
 
 
 def profile(args: Namespace) -> Result:
@@ -72,7 +72,7 @@ def profile(args: Namespace) -> Result:
         args.out,
         MeasuredModel(files, setup, dtype, args.device),
         "toy_world" if args.demo else args.model_family,
-        farm_of(args),
+        workers_of(args),
         rule=args.rule or "auto",
         part=args.shard,
         quiet=args.json,
@@ -127,7 +127,7 @@ def measure(
     out: Path,
     model: MeasuredModel,
     made_for: str,
-    farm: Farm,
+    workers: Workers,
     *,
     rule: str | None = None,
     part: str = "1/1",
@@ -155,8 +155,8 @@ def measure(
         missing = shares.missing_prompts()
         todo = {prompt: embeds[prompt] for prompt in prompts if prompt in missing}
         try:
-            if farm.parallel:
-                _measure_on_farm(model, shares, path, todo=todo, farm=farm, quiet=quiet)
+            if workers.parallel:
+                _measure_at_once(model, shares, path, todo=todo, workers=workers, quiet=quiet)
             else:
                 stories = tqdm(
                     prompts if returns else [], unit="return story", disable=quiet or not returns
@@ -211,25 +211,25 @@ def _measure_here(
     )
 
 
-def _measure_on_farm(
+def _measure_at_once(
     measured: MeasuredModel,
     shares: HeadShares,
     path: Path,
     *,
     todo: dict[int, Tensor],
-    farm: Farm,
+    workers: Workers,
     quiet: bool,
 ) -> None:
-    """Measure prompts, given with their text embeddings, as jobs of a farm; as `_measure_here`."""
+    """Measure prompts, given with their text embeddings, as jobs of workers; as `_measure_here`."""
     files = measured.files
     lora = None if files.lora is None else files.lora.absolute()
     measured = replace(measured, files=replace(files, weights=files.weights.absolute(), lora=lora))
-    with farm:
+    with workers:
         jobs = {
-            f"prompt {prompt}": (measured, prompt, farm.share(embed))
+            f"prompt {prompt}": (measured, prompt, workers.share(embed))
             for prompt, embed in todo.items()
         }
-        for outcome in run_jobs(farm, measure_prompt, jobs, unit="prompt", quiet=quiet):
+        for outcome in run_jobs(workers, measure_prompt, jobs, unit="prompt", quiet=quiet):
             found = outcome.get()
             shares.forget(jobs[outcome.name][1])
             shares.merge(found)

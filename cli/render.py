@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from ..headforcing_core.plan.plan import RenderPlan
 from ..headforcing_core.plan.request import RenderJob
 from ..headforcing_core.plan.resources import Needs, check_disk, check_growth, room_on
 from ..headforcing_core.render.live_story import LiveEdits, Story
+from ..headforcing_core.render.measured_roles import with_found_roles
 from ..headforcing_core.render.result import RenderResult
 from ..headforcing_core.timeline.clock import format_time
 from ..headforcing_core.timeline.paste.paste import read_any
@@ -31,6 +32,7 @@ from ..headforcing_core.video.soundtrack import Soundtrack
 from .arguments import Result
 from .loaded import LoadedModel
 from .parser import story_path
+from .roles import with_roles
 from .source import Source
 from .texts import FollowedFile
 
@@ -95,9 +97,9 @@ def follow(args: Namespace) -> Result:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A render that can begin: everything is checked, the model is loaded.
+    """A render that can begin: everything is checked, the model is loaded, its head roles are known.
 
-    `advice` is a line on faster decoding, or empty.
+    `advice` and `notes` are as for `RenderResult`.
     """
 
     source: Source
@@ -105,6 +107,7 @@ class Prepared:
     needs: Needs
     loaded: LoadedModel
     advice: str
+    notes: Sequence[str]
 
 
 def prepare(source: Source, video: Path | None, note: str = "") -> Prepared:
@@ -112,24 +115,19 @@ def prepare(source: Source, video: Path | None, note: str = "") -> Prepared:
     after the first.
     """
     plan = source.request.plan()
-    peers = source.machine.peers
-    if peers is not None:  # first, since it takes no time
-        from ..headforcing_core.distributed.division import check_division
-
-        check_division(plan.shape, peers.world, peers.speeds)
+    machine = source.machine
+    machine.check_plan(plan)
     source.check_encoders(plan)
     needs = source.check_needs(plan, video)
     sys.stderr.write(note)
     source = source.with_start()
-    job = source.job(plan, source.encode()).with_found_roles()
-    if peers is not None:
-        from ..headforcing_core.distributed.ranks import check_ranks
-
-        check_ranks(job, peers)
+    job = with_found_roles(source.job(plan, source.encode()), source.roles_folders)
+    machine.check_job(job)
     check_disk([needs], source.request.runs, video and video.parent)
     loaded = source.load(decodes=video is not None, encodes=job.plan.vae_use is not None)
     advice = _advice(source, job.plan) if video is not None else ""
-    return Prepared(source, job, needs, loaded, advice)
+    job, about_roles = with_roles(job, loaded, needs, source.roles_folders)
+    return Prepared(source, job, needs, loaded, advice=advice, notes=[about_roles])
 
 
 def _render(
@@ -148,7 +146,7 @@ def _render(
     target = video or latents
     if story is not None and target is not None:
         save_story(story_path(target), story.text)
-    result = replace(result, advice=prepared.advice)
+    result = replace(result, advice=prepared.advice, notes=prepared.notes)
     return result_of(source, prepared.needs, result), result
 
 
@@ -158,7 +156,7 @@ def _advice(source: Source, plan: RenderPlan) -> str:
     """
     vae = source.files.vae
     machine = source.machine
-    if vae is None or machine.peers is not None:
+    if vae is None or not machine.is_alone:
         return ""
     from ..headforcing_core.video.advice import eight_bit_attention, faster_decoding, tiny_names
     from .codec import is_tiny

@@ -10,6 +10,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, suppress
+from functools import partial
 from typing import NoReturn
 
 import torch
@@ -21,6 +22,7 @@ from ..headforcing_core.distributed.rank_outcome import Outcome, say, started_he
 from ..headforcing_core.distributed.start_ranks import ANSWER_SECONDS, joined_ranks, restarts, start
 from ..headforcing_core.errors import HeadForcingError
 from . import render
+from .ranks import RankMachine
 from .source import Source
 from .values import weight_change_of
 
@@ -70,7 +72,7 @@ def _as_rank(args: Namespace, run: Callable[[Namespace], Outcome]) -> NoReturn:
     try:
         with joined_ranks(device, args.rank_timeout or ANSWER_SECONDS) as peers:
             peers.speeds = args.gpu_speeds
-            args.peers = peers
+            args.machine = partial(RankMachine.of_rank, peers)
             args.device = str(device)
             if not peers.leads:
                 args.run = render.follow

@@ -17,9 +17,8 @@ from torch import Tensor
 from ..headforcing_core.demo import assets, word_hash
 from ..headforcing_core.devices import stay_on_card
 from ..headforcing_core.errors import HeadForcingError, one_line
-from ..headforcing_core.files import Fields, cache_folder, check_writable
+from ..headforcing_core.files import Fields, check_writable
 from ..headforcing_core.hashing import digest
-from ..headforcing_core.model.wan import WanModel
 from ..headforcing_core.plan.describe import format_bytes
 from ..headforcing_core.plan.family import family_for
 from ..headforcing_core.plan.options import RenderOptions
@@ -36,6 +35,7 @@ from ..headforcing_core.video.memory import DecoderMemory
 from ..headforcing_core.video.restarts import FrameCodec, needs_encoder
 from ..headforcing_core.weights.checkpoint import CheckpointInfo
 from .loaded import LoadedModel, Machine
+from .roles import roles_folders
 from .texts import FollowedFile, read_text, translated
 from .values import (
     DTYPES,
@@ -66,6 +66,7 @@ class Source:
         start, references: video frames to continue from, and pictures by name; see `with_start`.
         follow: the file of the story, if it is read again during the render.
         family: a line on the model family, for the report.
+        roles_folders: see there.
     """
 
     request: RenderRequest
@@ -77,6 +78,7 @@ class Source:
     follow: FollowedFile | None = None
     family: str = ""
     references: Mapping[str, Start] = field(default_factory=dict)
+    roles_folders: Sequence[Path] = ()
 
     @classmethod
     def of(cls, args: Namespace, elsewhere: bool = False) -> Source:
@@ -103,14 +105,14 @@ class Source:
         follow = None if args.follow is None else FollowedFile(args.follow)
         timeline = _timeline(args, options, follow, tuple(pictures))
         info = _named_by_rounding(files.inspect(), args)
-        machine = Machine.of(args, dtype, info.config.head_dim, elsewhere)
+        take_machine = args.machine or Machine.of
+        machine = take_machine(args, dtype, info.config.head_dim, elsewhere)
         # after the prompts: a large picture takes seconds
         references = read_references(pictures, options)
         start = chosen_start(args, options)
         conditions = None
         if args.speech is not None:
             conditions = chosen_speech(args, options, timeline, machine.device)
-        cache = cache_folder()
         request = RenderRequest(
             info.config,
             options,
@@ -118,9 +120,7 @@ class Source:
             start=_start_latents(args, options, start),
             pictures={name: Picture(torch.empty(0), name) for name in references},
             dtype=dtype,
-            runs=args.runs if machine.leads else None,  # rank 0 alone has a run folder
-            found_profiles=args.found_profiles or (cache and cache / "profiles"),
-            spare_profiles=args.runs,  # of all ranks: they must find the same roles
+            runs=args.runs if machine.leads else None,
             soundtrack=soundtrack,
             conditions=conditions,
             latent_format=None if files.embedded else info.config.latents.name,
@@ -136,6 +136,7 @@ class Source:
             follow=follow,
             family=family_line,
             references=references,
+            roles_folders=roles_folders(args),
         )
 
     def with_request(self, **changes: Any) -> Source:
@@ -203,7 +204,11 @@ class Source:
         stored or compared by it.
         """
         weights = ""
-        if self.request.runs is not None or plan.auto is not None or self.machine.peers is not None:
+        if (
+            self.request.runs is not None
+            or plan.heads.auto is not None
+            or not self.machine.is_alone
+        ):
             weights = self.info.fingerprint
         return replace(self.request, embeds=embeds, weights=weights).job(plan)
 
@@ -233,15 +238,16 @@ class Source:
             from .weight_changes import command_line_host
 
             host = command_line_host()
-        if change is not None or machine.shard_weights:
+        if change is not None:
             host = replace(host, smaller_weights=None)
         room = None if elsewhere else room_on(machine.device)
         if room is not None and loaded:
             room += weights + decoder.weights
-        needs = self.request.check_needs(
+        return machine.check_needs(
+            self.request,
             plan,
             weights,
-            room if machine.peers is None else None,
+            room,
             host,
             encodes=self.files.has_vae,
             remedy=f"give --vae, the {self.info.config.latents.vae}",
@@ -250,15 +256,6 @@ class Source:
             writes_video=video is not None,
             scale=self.scale * self.files.picture_scale,
             more_for_a_token=emulated,
-        )
-        if machine.peers is None:
-            return needs
-        from ..headforcing_core.distributed.ranks import check_rank_memory
-
-        if room is not None and not on_gpu:
-            room //= machine.peers.world  # all ranks are on this machine
-        return check_rank_memory(
-            needs, plan, machine.peers, sharded=machine.shard_weights, room=room
         )
 
     def _decoder_memory(self, plan: RenderPlan, *, decodes: bool, loaded: bool) -> DecoderMemory:
@@ -294,19 +291,7 @@ class Source:
                 stay_on_card(device)
         codec = self._codec(encodes) if decodes or encodes else None
         state_dict = self.files.load()
-        # rounded or divided on the host, so that the device never holds more than it needs
-        change = machine.weight_change
-        host = "cpu" if change is not None or machine.shard_weights else machine.device
-        backbone: Any = WanModel.from_state_dict(self.info.config, state_dict, machine.dtype, host)
-        if change is not None:
-            change.apply(backbone, machine.device)
-            backbone = backbone.to(machine.device)
-        elif machine.shard_weights:
-            from ..headforcing_core.distributed.sharded import shard
-
-            shard(backbone, machine.device)
-        elif machine.device.type == "cuda":
-            backbone.join_projections()
+        backbone = machine.load(self.info.config, state_dict)
         return LoadedModel(machine, backbone, codec, self.scale)
 
     def _codec(self, encodes: bool) -> FrameCodec | None:

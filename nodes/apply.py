@@ -8,6 +8,7 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import comfy.samplers
@@ -19,7 +20,12 @@ from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.files import Fields
 from ..headforcing_core.plan.options import RenderOptions
 from ..headforcing_core.plan.request import RenderJob
-from ..headforcing_core.render.measured_roles import Measuring, with_measured_roles
+from ..headforcing_core.plan.resources import Needs
+from ..headforcing_core.render.measured_roles import (
+    Measuring,
+    with_found_roles,
+    with_measured_roles,
+)
 from ..headforcing_core.render.render import Listener, Place, make_video
 from ..headforcing_core.render.result import RenderResult
 from ..headforcing_core.render.sinks import KeptLatents
@@ -34,6 +40,7 @@ from .host.model.loaded_model import NO_NAME, ModelName, check_text_width, name_
 from .host.model.model_contents import check_contents, contents, used_options
 from .host.render import bridge
 from .host.render.host_render import HostRender
+from .host.render.roles import roles_folders
 from .host.render.sample import request_of
 from .sampler_inputs import HeadForcingOptions, sampler_options
 
@@ -145,9 +152,8 @@ class NativeRequest:
         )
         if sigmas is not None and not torch.equal(sigmas.cpu().float(), self.sigmas()):
             options = replace(options, sigmas=", ".join(map(repr, sigmas.tolist())))
-        return HostRender(
-            model, request_of(model, options, self.timeline, self.embeds, named=named)
-        )
+        request = request_of(model, options, self.timeline, self.embeds, named=named)
+        return HostRender(model, request, keeps_roles=named.is_known)
 
 
 def clone_for_rollout(model: Any, request: NativeRequest) -> Any:
@@ -209,47 +215,52 @@ class RolloutSampler(comfy.samplers.Sampler):
         named = name_model(model)
         seed = extra_args.get("seed") or 0
         render = self.request.render(model, noise.shape, sigmas, seed=seed, named=named)
-        first = render.request.job().with_found_roles()
-        plan = first.plan
-        if plan.vae_use is not None:
+        job = with_found_roles(render.request.job(), roles_folders(render))
+        if job.plan.vae_use is not None:
             raise HeadForcingError(
-                f"method {render.request.options.method_name} {plan.vae_use.does}; use Head "
+                f"method {render.request.options.method_name} {job.plan.vae_use.does}; use Head "
                 "Forcing Sampler with a vae"
             )
-        needs = render.check_needs(plan, len(noise))
+        needs = render.check_needs(job.plan, len(noise))
         # what runs in each step is read there, from a copy that ComfyUI made for this sampling
         model_wrap.model_options = used_options(model_wrap.model_options)
         # there is no report to put it in, here and below
         for line in contents(model).lines(around=False):
             log.warning("Apply Head Forcing: %s", line)
-        videos = []
+
+        def hosted() -> bridge.HostedModel:
+            return bridge.HostedModel(model_wrap, extra_args, noise.device)
+
         with memory.explained(needs, kept=False):
-            hosted = bridge.HostedModel(model_wrap, extra_args, noise.device)
-            attention = hosted.attention.or_better(render.request.dtype, noise.device, plan.shape)
-            first, measured = with_measured_roles(
-                first,
-                hosted,
-                Measuring(
-                    noise.device,
-                    attention,
-                    needs,
-                    on_step=stop_where_asked,
-                    while_waiting=stop_where_asked,
-                ),
-            )
-            if measured is not None:
-                log.info("Apply Head Forcing: %s", measured.line)
-            plan = first.plan
-            progress = _Progress(callback, plan.steps * len(noise))
+            job = _with_roles(job, hosted(), needs, roles_folders(render))
+            progress = _Progress(callback, job.plan.steps * len(noise))
+            videos = []
             for video in range(len(noise)):
-                hosted = bridge.HostedModel(model_wrap, extra_args, noise.device)
                 kept = KeptLatents()
-                job = render.request.job(plan, video)
-                _make(job, hosted, noise.device, [progress, kept])
+                _make(replace(job, video=video), hosted(), noise.device, [progress, kept])
                 videos.append(torch.cat(kept.blocks).transpose(0, 1))  # in main memory
         samples = torch.stack(videos).to(noise.device)  # where ComfyUI's sampler goes on with them
         progress.complete(samples)
         return samples
+
+
+def _with_roles(
+    job: RenderJob, hosted: bridge.HostedModel, needs: Needs, folders: Sequence[Path]
+) -> RenderJob:
+    """The job with the roles of the model's heads, measured now if they are not known."""
+    attention = hosted.attention.or_better(job.request.dtype, hosted.device, job.plan.shape)
+    measuring = Measuring(
+        hosted.device,
+        attention,
+        needs,
+        folders,
+        on_step=stop_where_asked,
+        while_waiting=stop_where_asked,
+    )
+    job, found = with_measured_roles(job, hosted, measuring)
+    if found is not None:
+        log.info("Apply Head Forcing: %s", found.line)
+    return job
 
 
 def _make(

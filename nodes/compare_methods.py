@@ -112,7 +112,12 @@ class CompareMethods(io.ComfyNode):
             model, chosen, read.timeline, read.embeds, vae=vae, named=named, resume=resume
         )
         shared = HostRender(
-            model, request, vae=vae, filename_prefix=filename_prefix, hidden=cls.hidden
+            model,
+            request,
+            vae=vae,
+            filename_prefix=filename_prefix,
+            hidden=cls.hidden,
+            keeps_roles=named.is_known,
         )
         todo, left_out = plan_entries(
             entries, lambda entry: _plan(entry, shared, read.positive), names_all(methods)

@@ -136,6 +136,7 @@ def _render(
         decode_in_background=decode_in_background,
         story=story,
         part=part,
+        keeps_roles=named.is_known,
         portrait=portrait_of(options, begins_with["start_image"]),
     )
     return render, notes

@@ -21,7 +21,7 @@ from tqdm import tqdm
 from ..cli.compare import ComparedJob, ComparedVideo, compared_source, render_compared
 from ..cli.texts import read_text
 from ..cli.values import changed
-from ..headforcing_core.distributed.farm import Farm, Shared
+from ..headforcing_core.distributed.workers import Shared, Workers
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.files import replacing
 from ..headforcing_core.hashing import SHORT, digest, file_hash
@@ -241,7 +241,7 @@ class Scores:
             f"{len(self.known)} of {len({each.name for each in self.videos})} videos are finished"
         )
 
-    def leave_out_unfit(self, farm: Farm) -> tuple[dict[str, str], Needs | None]:
+    def leave_out_unfit(self, workers: Workers) -> tuple[dict[str, str], Needs | None]:
         """Leave out rows whose videos cannot be made; returns why, and the needs of all others that
         are to be made.
 
@@ -256,7 +256,7 @@ class Scores:
             if each.row not in left_out and key not in found:
                 try:
                     found[key] = video.source.check_needs(
-                        video.plan, video.path, elsewhere=farm.remote
+                        video.plan, video.path, elsewhere=workers.remote
                     )
                 except HeadForcingError as error:
                     left_out[each.row] = str(error)
@@ -278,7 +278,7 @@ class Scores:
         check_disk([together], args.runs or args.out, args.out)
         return left_out, together
 
-    def complete(self, farm: Farm, quiet: bool) -> None:
+    def complete(self, workers: Workers, quiet: bool) -> None:
         """Make and score what is missing; raises HeadForcingError at the end if a video failed."""
         todo = self.todo
         failed = []
@@ -289,12 +289,12 @@ class Scores:
             torch.cuda.empty_cache()  # workers on this machine need the room of the encoder
         try:
             with (
-                farm,
+                workers,
                 tqdm(total=len({each.name for each in todo}), unit="video", disable=quiet) as bar,
             ):
-                shared = {text: farm.share(embed) for text, embed in embeds.items()}
-                jobs = {each.name: self._job(each, shared, farm) for each in todo}
-                for outcome in farm.run(make_and_score, jobs):
+                shared = {text: workers.share(embed) for text, embed in embeds.items()}
+                jobs = {each.name: self._job(each, shared, workers) for each in todo}
+                for outcome in workers.run(make_and_score, jobs):
                     if outcome.error is None:
                         self.known[outcome.name] = outcome.get()
                     else:
@@ -312,10 +312,12 @@ class Scores:
                 f"{error} ({self.progress}, the same command goes on)"
             ) from error
 
-    def _job(self, each: ScoredVideo, shared: Mapping[str, Shared[Tensor]], farm: Farm) -> ScoreJob:
+    def _job(
+        self, each: ScoredVideo, shared: Mapping[str, Shared[Tensor]], workers: Workers
+    ) -> ScoreJob:
         texts = [] if each.name in self.made else each.video.source.request.timeline.texts
         embeds = {text: shared[text] for text in texts}
-        compared = each.video.job(changed(each.args, prompts=each.text), embeds, farm)
+        compared = each.video.job(changed(each.args, prompts=each.text), embeds, workers)
         runs = each.video.source.request.runs if each.args.runs is None else None
         return ScoreJob(compared, each.made_from, self.metrics, runs and runs.absolute())
 

@@ -19,7 +19,7 @@ from typing import Any, cast
 from ..errors import HeadForcingError, first_sentence
 from ..files import Fields
 from ..names import VERSION
-from .farm import Farm, Job, Outcome, Shared, Value, log
+from .workers import Job, Outcome, Shared, Value, Workers, log
 
 RETRIES = 3  # of a job whose worker or machine died; its error is not tried again
 _POLL_SECONDS = 0.5
@@ -36,7 +36,7 @@ _LOCAL_SETTINGS = {
 }
 
 
-class RayFarm(Farm):
+class RayFarm(Workers):
     """Runs each job as a task of Ray, which is retried where its worker dies.
 
     Args:
@@ -189,7 +189,7 @@ def _ray() -> Any:
     return importlib.import_module("ray")
 
 
-def farm_named(name: str | None, gpus: float | None = None, workers: int | None = None) -> Farm:
+def farm_named(name: str | None, gpus: float | None = None, workers: int | None = None) -> Workers:
     """The farm of `--farm`: None is this process alone; else as for `RayFarm`.
 
     Without Ray `local` is this process, too, and says so; a cluster cannot be reached without it.
@@ -199,7 +199,7 @@ def farm_named(name: str | None, gpus: float | None = None, workers: int | None 
             raise HeadForcingError(
                 "--farm-gpus and --farm-workers go with --farm: add --farm local"
             )
-        return Farm()
+        return Workers()
     if name not in (LOCAL, "auto") and not re.fullmatch(r"ray://[^\s/]+:\d{1,5}", name):
         raise HeadForcingError(f"--farm must be local, auto or ray://HOST:PORT, got {name!r}")
     if (gpus is not None and not 0 <= gpus <= 64) or (
@@ -220,4 +220,4 @@ def farm_named(name: str | None, gpus: float | None = None, workers: int | None 
         "Head Forcing: Ray is not installed (%s), so everything is made one after the other",
         INSTALL,
     )
-    return Farm()
+    return Workers()

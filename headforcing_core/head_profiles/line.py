@@ -7,7 +7,7 @@ from typing import Any
 from ..cache.roles import HeadRole, Roles
 from ..errors import HeadForcingError, one_line
 from ..files import Fields
-from .auto import AutoProfile
+from .auto import AutoProfile, ProfileChoice
 from .profile import HeadProfile
 
 _LETTERS = {role.value[0]: role for role in HeadRole}
@@ -19,12 +19,13 @@ def roles_line(roles: Roles) -> str:
     return " ".join("".join(str(role)[0] for role in layer) for layer in roles)
 
 
-def roles_note(profile: HeadProfile, weights: str, asked: AutoProfile | None) -> Fields:
+def roles_note(profile: HeadProfile, weights: str, chosen: ProfileChoice) -> Fields:
     """The note that a file carries: the roles, the weights that they are of, and how they were
-    asked for if they were measured before a render.
+    asked for if no profile was chosen, so that they may have been measured before the render.
     """
+    asked = chosen or AutoProfile()
     # by their names, as a run folder stores them: the tags of a video are the same from both
-    note: Fields = {} if asked is None else {"asked": _asked(asked)}
+    note: Fields = {"asked": _asked(asked)} if isinstance(asked, AutoProfile) else {}
     return note | {"roles": roles_line(profile.roles), "weights": weights}
 
 

@@ -18,7 +18,7 @@ def describe(plan: RenderPlan, dtype: torch.dtype) -> str:
     """Plain text: length, head roles, cache size, and the table of prompts of a render."""
     lines = [
         f"{plan.size_text}, {_length(plan)}",
-        f"head roles: {_roles(plan)} ({plan.profile_name}); rotary positions {plan.method.rope}",
+        f"head roles: {_roles(plan)} ({plan.heads.name}); rotary positions {plan.method.rope}",
         _cache(plan, dtype),
         *_notes_on_roles(plan),
         *_notes_on_cache(plan, dtype),
@@ -103,10 +103,11 @@ def _notes_on_roles(plan: RenderPlan) -> Iterator[str]:
                 f"note: contexts grow to {longest} latent frames, and the model was trained on "
                 f"{TRAINED_FRAMES}; positions leave the trained range"
             )
-    if plan.judged is not None:
-        rule = plan.judged.provenance.get("rule", "a published list")
-        yield f"{plan.judged.counted} heads, named by: {rule}"
-        for remark in remark_on_rule(plan.judged):
+    profile = plan.heads.profile
+    if profile is not None:
+        rule = profile.provenance.get("rule", "a published list")
+        yield f"{profile.counted} heads, named by: {rule}"
+        for remark in remark_on_rule(profile):
             yield f"note: {remark}"
 
 

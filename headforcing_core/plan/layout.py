@@ -206,8 +206,8 @@ class HeadRoles(NamedTuple):
 
     name: str  # of the profile, in reports
     roles: Roles
-    auto: AutoProfile | None = None  # how they are measured; None if they are known
-    judged: HeadProfile | None = None  # measured, with roles used as they are: for remarks
+    auto: AutoProfile | None = None  # how they are to be measured; None if they are known
+    profile: HeadProfile | None = None  # with these roles, unless they are arranged otherwise
 
 
 def head_roles(
@@ -244,7 +244,7 @@ def head_roles(
         kinds, note = profile.kinds(method.heads_by)
         return HeadRoles(name + note, kinds, auto)
     if arrangement == "profile":
-        return HeadRoles(name, profile.roles, auto, judged=None if auto else profile)
+        return HeadRoles(name, profile.roles, auto, profile=None if auto else profile)
     name += f", roles {arrangement}"
     if arrangement == "shuffled":
         name += f" ({settings.shuffle})"

@@ -15,8 +15,7 @@ from ..cache.shape import Shape
 from ..devices import Device
 from ..errors import HeadForcingError
 from ..files import Fields
-from ..head_profiles.auto import AutoProfile, ProfileChoice
-from ..head_profiles.profile import HeadProfile
+from ..head_profiles.auto import ProfileChoice
 from ..methods.method import Method, VaeUse
 from ..methods.registry import check_model
 from ..model.attention import AttentionFunction, sdpa
@@ -26,7 +25,7 @@ from ..rollout.schedule import SCHEDULES, Schedule, known_family
 from ..timeline.clock import video_frames_of
 from ..timeline.switch import Switch
 from ..timeline.timeline import Timeline
-from .layout import Layout, check_size, head_roles, lay_out
+from .layout import HeadRoles, Layout, check_size, head_roles, lay_out
 from .options import RenderOptions
 
 
@@ -41,8 +40,7 @@ class RenderPlan:
         seed: of the noise, where the timeline sets no other.
         held_frames: of the first block that is made, the first frames that are given, see
             `Schedule.holds_image`.
-        auto: how head roles are measured before the render; None if they are known.
-        judged: as for `HeadRoles`.
+        heads: their roles, or how these are to be measured before the render.
     """
 
     layout: Layout
@@ -52,9 +50,7 @@ class RenderPlan:
     seed: int
     width: int
     height: int
-    profile_name: str
-    auto: AutoProfile | None = None
-    judged: HeadProfile | None = None
+    heads: HeadRoles
     held_frames: int = 0
 
     @classmethod
@@ -108,9 +104,7 @@ class RenderPlan:
             seed=options.seed,
             width=options.width,
             height=options.height,
-            profile_name=heads.name,
-            auto=heads.auto,
-            judged=heads.judged,
+            heads=heads,
             held_frames=held,
         )
 

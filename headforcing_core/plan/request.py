@@ -18,7 +18,7 @@ from ..devices import free_memory
 from ..errors import HeadForcingError
 from ..files import Fields
 from ..hashing import SHORT, digest
-from ..head_profiles.auto import AutoProfile, ProfileChoice, found_profile_path, load_found_profile
+from ..head_profiles.auto import ProfileChoice
 from ..head_profiles.line import roles_note
 from ..head_profiles.profile import HeadProfile
 from ..methods.head_forcing import HeadForcing
@@ -70,8 +70,7 @@ class RenderRequest:
         dtype: of the computation.
         weights: the fingerprint of the model's weights; empty if nothing is stored under it.
         codec: the VAE, for methods that use it while blocks are made (`RenderPlan.vae_use`).
-        runs, found_profiles: folders for finished blocks and for measured roles; None stores none.
-        spare_profiles: folder for measured roles where `found_profiles` cannot be written.
+        runs: folder for finished blocks; None stores none.
         patience: seconds to wait for another process that writes to `runs`.
         until_seconds: time of the story at which the render ends; 0: at its end. A later render
             continues.
@@ -92,8 +91,6 @@ class RenderRequest:
     weights: str = ""
     codec: FrameCodec | None = None
     runs: Path | None = None
-    found_profiles: Path | None = None
-    spare_profiles: Path | None = None
     patience: float = 0.0
     until_seconds: float = 0.0
     soundtrack: Soundtrack | None = None
@@ -175,7 +172,7 @@ class RenderJob:
     """One video of a request, ready to be made by any `VideoModel`.
 
     Attributes:
-        plan: of the request, perhaps with roles that were found.
+        plan: of the request, perhaps with another head profile.
         video: number of the video in a batch; each has noise of its own.
         known: as for `Script.keys`.
     """
@@ -222,10 +219,9 @@ class RenderJob:
             "novelty_threshold": threshold,
             "latent_format": request.latent_format,
         }
-        if plan.judged is not None:
-            asked = options.profile or AutoProfile()
-            measured = asked if isinstance(asked, AutoProfile) else None
-            about["heads"] = roles_note(plan.judged, request.weights, measured)
+        profile = plan.heads.profile
+        if profile is not None:
+            about["heads"] = roles_note(profile, request.weights, options.profile)
         if plan.held_frames:
             about["held_frames"] = plan.held_frames
         if request.start is not None and request.start.about:
@@ -291,28 +287,7 @@ class RenderJob:
         """The job with other fields of its request, which do not change the plan."""
         return replace(self, request=replace(self.request, **changes))
 
-    @property
-    def roles_files(self) -> list[Path]:
-        """The files that may hold the head roles that were measured for this model: the first is
-        written if it can be.
-        """
-        request = self.request
-        folders = filter(None, (request.found_profiles, request.spare_profiles))
-        return [found_profile_path(folder, request.weights) for folder in folders]
-
-    def with_found_roles(self) -> RenderJob:
-        """The job with the head roles that were measured before an earlier render of this model, if
-        its plan lacks them.
-        """
-        auto = self.plan.auto
-        if auto is not None:
-            for file in self.roles_files:
-                found = load_found_profile(file, auto)
-                if found is not None:
-                    return self.with_roles(found)
-        return self
-
-    def with_roles(self, profile: HeadProfile) -> RenderJob:
+    def with_profile(self, profile: HeadProfile) -> RenderJob:
         """The job with the head roles of this profile."""
         return replace(self, plan=self.request.plan(profile))
 

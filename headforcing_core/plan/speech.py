@@ -69,7 +69,7 @@ class Speech:
                 "references: a model that speech drives holds no pictures but its portrait; "
                 "remove them"
             )
-        if plan.auto is not None:
+        if plan.heads.auto is not None:
             raise HeadForcingError(
                 "head roles: they cannot be measured on a model that speech drives; choose the "
                 "method livetalk, which is its authors' window, or give a head profile"

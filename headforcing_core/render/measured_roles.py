@@ -7,7 +7,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +20,12 @@ from ..errors import HeadForcingError
 from ..files import TargetInUse, check_writable, claimed
 from ..hashing import digest
 from ..head_profiles.agreement import compare_profiles
-from ..head_profiles.auto import AutoProfile, store_found_profile
+from ..head_profiles.auto import (
+    AutoProfile,
+    found_profile_path,
+    load_found_profile,
+    store_found_profile,
+)
 from ..head_profiles.profile import HeadProfile, bundled_profiles, load_profile
 from ..head_profiles.profiler import profile_heads
 from ..head_profiles.shares import WINDOW, HeadShares, ProfileSetup, measured_blocks
@@ -53,6 +58,8 @@ class Measuring:
     Attributes:
         attention: the backend that renders.
         needs: the memory of the render, by default without a decoder.
+        folders: keep what is measured, in files by the name of the weights; the first that can be
+            written gets it. None keep nothing.
         on_step: gets the blocks and steps of `setup_for`; it may raise to stop.
         on_block: gets the numbers of finished blocks and of all, and the seconds that are left,
             None until they are known; called at the begin and after each block.
@@ -63,6 +70,7 @@ class Measuring:
     device: Device = "cpu"
     attention: AttentionFunction = sdpa
     needs: Needs | None = None
+    folders: Sequence[Path] = ()
     on_step: StepCallback = lambda block, step, latents: None
     on_block: Callable[[int, int, float | None], object] = lambda done, count, left: None
     while_waiting: Callable[[], object] = lambda: None
@@ -138,10 +146,26 @@ class _TooSlow(Exception):
     """Raised where measuring would take longer than it may."""
 
 
+def roles_files(folders: Iterable[Path], weights: str) -> list[Path]:
+    """The files that may hold the roles that were measured for these weights."""
+    return [found_profile_path(folder, weights) for folder in folders]
+
+
+def with_found_roles(job: RenderJob, folders: Iterable[Path]) -> RenderJob:
+    """The job with the roles that were measured before an earlier render of its model, if its plan
+    lacks them and one of these folders has kept them.
+    """
+    auto = job.plan.heads.auto
+    if auto is not None:
+        for file in roles_files(folders, job.request.weights):
+            found = load_found_profile(file, auto)
+            if found is not None:
+                return job.with_profile(found)
+    return job
+
+
 def with_measured_roles(
-    job: RenderJob,
-    model: VideoModel,
-    measuring: Measuring,
+    job: RenderJob, model: VideoModel, measuring: Measuring
 ) -> tuple[RenderJob, FoundRoles | None]:
     """The job with the roles of its model's heads. They are measured now if its plan lacks them and
     no earlier render has kept them; else the second value is None.
@@ -154,22 +178,24 @@ def with_measured_roles(
     process that measures the same model is waited for; if it makes no step for `PATIENCE` seconds,
     this one measures, too, and the roles that are kept first are those of both.
     """
-    auto = job.plan.auto
+    auto = job.plan.heads.auto
     if auto is None:
         return job, None
-    path = _writable(job.roles_files)
+    files = roles_files(measuring.folders, job.request.weights)
+    path = _writable(files)
     partial = None if path is None else path.with_suffix(".safetensors")
     with ExitStack() as stack:
         if path is not None and partial is not None:
             if not _is_claimed(stack, path, partial, measuring.while_waiting):
                 partial = None
-            known = job.with_found_roles()  # another process may have measured them meanwhile
-            if known.plan.auto is None:
+            known = with_found_roles(
+                job, measuring.folders
+            )  # measured by another process meanwhile
+            if known.plan.heads.auto is None:
                 return known, None
         begun = time.perf_counter()
-        setup = setup_for(job, measuring.needs or needs_of(job.plan, job.request.dtype, 0))
         try:
-            shares = _measured(job, model, setup, partial, measuring)
+            shares = _Measurement(job, measuring, partial).run(model)
         except _TooSlow as slow:
             empty_cache(measuring.device)
             return _with_list(job, *slow.args)
@@ -178,15 +204,17 @@ def with_measured_roles(
         found = auto.of(profile)
         seconds = time.perf_counter() - begun
         measured = MeasuredRoles(found, seconds, beside=beside_list(found, auto))
-        known = job.with_found_roles()  # by a process that did not wait for this one
-        if known.plan.auto is not None:
-            measured = measured.keep(job.roles_files)
+        known = with_found_roles(
+            job, measuring.folders
+        )  # by a process that did not wait for this one
+        if known.plan.heads.auto is not None:
+            measured = measured.keep(files)
         if partial is not None:
             partial.unlink(missing_ok=True)
             partial.with_suffix(SPEED).unlink(missing_ok=True)
-    if known.plan.auto is None:
+    if known.plan.heads.auto is None:
         return known, None
-    return job.with_roles(measured.profile), measured
+    return job.with_profile(measured.profile), measured
 
 
 def beside_list(profile: HeadProfile, auto: AutoProfile) -> str:
@@ -296,14 +324,14 @@ def fewer_steps(schedule: Schedule) -> Schedule:
 
 def _most_seconds(job: RenderJob) -> float:
     """The longest that measuring may take: without a limit where no bundled list fits the model."""
-    auto = job.plan.auto
+    auto = job.plan.heads.auto
     assert auto is not None
     return math.inf if _bundled_list(job) is None else auto.measure_seconds
 
 
 def _bundled_list(job: RenderJob) -> HeadProfile | None:
     """The bundled list that fits; with shares, its roles are by the rule that is asked for."""
-    auto = job.plan.auto
+    auto = job.plan.heads.auto
     assert auto is not None
     plan = job.plan
     try:
@@ -317,78 +345,97 @@ def _with_list(job: RenderJob, seconds: float) -> tuple[RenderJob, ListedRoles]:
     """The job with the roles of the bundled list."""
     profile = _bundled_list(job)
     assert profile is not None
-    return job.with_roles(profile), ListedRoles(profile, seconds, _most_seconds(job))
+    return job.with_profile(profile), ListedRoles(profile, seconds, _most_seconds(job))
 
 
-def _measured(
-    job: RenderJob,
-    model: VideoModel,
-    setup: ProfileSetup,
-    partial: Path | None,
-    measuring: Measuring,
-) -> HeadShares:
-    """Measure the shares, going on after the blocks of a stopped measurement with the same setup,
-    which are stored in `partial`.
+class _Measurement:
+    """Measures the shares for a job, going on after the blocks of a stopped measurement with the
+    same setup.
+
+    Attributes:
+        partial: the file of an unfinished measurement; None stores none.
     """
-    embeds = {number: job.request.embeds[text] for number, text in enumerate(setup.prompts)}
-    inputs = digest(str(job.request.dtype), *embeds.values())
-    setup = replace(setup, inputs=inputs)
-    shares = HeadShares(setup)
-    if partial is not None and partial.exists():
-        with suppress(HeadForcingError):  # damaged: measured again
-            stored = HeadShares.load(partial)
-            if stored.setup == setup:
-                shares = stored
 
-    def on_step(block: int, step: int, latents: Tensor | None) -> None:
-        if partial is not None:
+    def __init__(self, job: RenderJob, measuring: Measuring, partial: Path | None):
+        self.job = job
+        self.measuring = measuring
+        self.partial = partial
+        needs = measuring.needs or needs_of(job.plan, job.request.dtype, 0)
+        setup = setup_for(job, needs)
+        self.embeds = {
+            number: job.request.embeds[text] for number, text in enumerate(setup.prompts)
+        }
+        inputs = digest(str(job.request.dtype), *self.embeds.values())
+        self.shares = self._stored(replace(setup, inputs=inputs))
+        self.clock = MeasuringClock(self.shares, job.plan.config)
+        self._is_timed = False  # whether it is known that it does not take too long
+
+    def _stored(self, setup: ProfileSetup) -> HeadShares:
+        """The shares that a stopped measurement with this setup has left, else none."""
+        if self.partial is not None and self.partial.exists():
+            with suppress(HeadForcingError):  # damaged: measured again
+                stored = HeadShares.load(self.partial)
+                if stored.setup == setup:
+                    return stored
+        return HeadShares(setup)
+
+    def run(self, model: VideoModel) -> HeadShares:
+        """Measure what is missing; raises `_TooSlow` if that takes too long."""
+        measuring = self.measuring
+        job = self.job
+        shares = self.shares
+        if self._speeds is not None:
+            known = known_seconds(self._speeds, measuring.device, shares, job.plan.config)
+            if known > _most_seconds(job):
+                raise _TooSlow(known)
+        measuring.on_block(self.clock.done, self.clock.count, self.clock.left)
+        try:
+            profile_heads(
+                model,
+                job.plan.config,
+                shares,
+                self.embeds,
+                dtype=job.request.dtype,
+                device=measuring.device,
+                attention=measuring.attention,
+                on_step=self._on_step,
+                on_block=self._on_block,
+            )
+        finally:
+            if self.partial is not None and shares.missing_prompts():
+                with suppress(HeadForcingError):  # the disk is full: what ended it is said
+                    shares.save(self.partial)
+        if not torch.isfinite(shares.mean()).all():
+            if self.partial is not None:
+                self.partial.unlink(missing_ok=True)
+            raise HeadForcingError(
+                "head roles: NaN or infinity while they were measured; compute in bf16 or float32, "
+                "or load the model again"
+            )
+        return shares
+
+    @property
+    def _speeds(self) -> Path | None:
+        """The file that notes how fast a device is that is too slow."""
+        return None if self.partial is None else self.partial.with_suffix(SPEED)
+
+    def _on_step(self, block: int, step: int, latents: Tensor | None) -> None:
+        if self.partial is not None:
             with suppress(OSError):  # those who wait for the roles see that this process goes on
-                partial.touch()
-        measuring.on_step(block, step, latents)
-
+                self.partial.touch()
+        self.measuring.on_step(block, step, latents)
         if step == 0:
-            clock.begin()
+            self.clock.begin()
 
-    def on_block(block: int) -> None:
+    def _on_block(self, block: int) -> None:
+        """Tell the progress; the first measured block decides whether the time is enough."""
+        clock = self.clock
         clock.finish(block)
-        measuring.on_block(clock.done, clock.count, clock.left)
-        if undecided and clock.expected is not None:
-            undecided.clear()
-            if clock.expected > most:
-                if speeds is not None and clock.speed is not None:
-                    note_speed(speeds, measuring.device, clock.speed)
-                raise _TooSlow(clock.expected)
-
-    speeds = None if partial is None else partial.with_suffix(SPEED)
-    most = _most_seconds(job)
-    if speeds is not None:
-        known = known_seconds(speeds, measuring.device, shares, job.plan.config)
-        if known > most:
-            raise _TooSlow(known)
-    clock = MeasuringClock(shares, job.plan.config)
-    measuring.on_block(clock.done, clock.count, clock.left)
-    undecided = [True]
-    try:
-        profile_heads(
-            model,
-            job.plan.config,
-            shares,
-            embeds,
-            dtype=job.request.dtype,
-            device=measuring.device,
-            attention=measuring.attention,
-            on_step=on_step,
-            on_block=on_block,
-        )
-    finally:
-        if partial is not None and shares.missing_prompts():
-            with suppress(HeadForcingError):  # the disk is full: what ended the measurement is said
-                shares.save(partial)
-    if not torch.isfinite(shares.mean()).all():
-        if partial is not None:
-            partial.unlink(missing_ok=True)
-        raise HeadForcingError(
-            "head roles: NaN or infinity while they were measured; compute in bf16 or float32, "
-            "or load the model again"
-        )
-    return shares
+        self.measuring.on_block(clock.done, clock.count, clock.left)
+        if self._is_timed or clock.expected is None:
+            return
+        self._is_timed = True
+        if clock.expected > _most_seconds(self.job):
+            if self._speeds is not None and clock.speed is not None:
+                note_speed(self._speeds, self.measuring.device, clock.speed)
+            raise _TooSlow(clock.expected)

@@ -26,7 +26,6 @@ from ..rollout.loop import Block, RolloutInputs, VideoModel
 from ..rollout.rows import SeededNoise
 from ..runs.folder import RunFolder
 from ..weights.containers import first_not_finite
-from .measured_roles import FoundRoles, Measuring, with_measured_roles
 from .result import RenderResult
 from .run import MAX_WAITING_TASKS, Run
 
@@ -214,22 +213,17 @@ def make_video(
     meanwhile.
     """
     begun = time.perf_counter()
-    measured = None
-    if job.plan.auto is not None:
-        job, measured = with_measured_roles(job, model, Measuring(place.device, place.attention))
     with ExitStack() as stack:
         render = stack.enter_context(begin_render(job, model, place, listeners))
         for listener in listeners:
             stack.enter_context(listener)
         for _ in render.blocks():
             pass
-        return _result(render, time.perf_counter() - begun, measured)
+        return _result(render, time.perf_counter() - begun)
 
 
 def make_blocks(job: RenderJob, model: VideoModel, place: Place = HERE) -> Iterator[Block]:
     """Yield all blocks of the video, start blocks included, as they are finished."""
-    if job.plan.auto is not None:
-        job, _ = with_measured_roles(job, model, Measuring(place.device, place.attention))
     with begin_render(job, model, place) as render:
         yield from render.blocks()
 
@@ -238,8 +232,15 @@ def make_blocks(job: RenderJob, model: VideoModel, place: Place = HERE) -> Itera
 def begin_render(
     job: RenderJob, model: VideoModel, place: Place = HERE, listeners: Sequence[Listener] = ()
 ) -> Iterator[Render]:
-    """A render of this video, with its run folder open where there is one."""
+    """A render of this video, with its run folder open where there is one; the roles of the heads
+    must be known.
+    """
     request = job.request
+    if job.plan.heads.auto is not None:
+        raise HeadForcingError(
+            "head roles: they are not known before the render; measure them with "
+            "`with_measured_roles`, or give a head profile"
+        )
     attention = attention_name(place.attention, place.attention_choice)
     notes = {**request.notes, "attention": attention}
     if request.runs is not None:
@@ -263,7 +264,7 @@ def begin_render(
             render.release()
 
 
-def _result(render: Render, seconds: float, measured: FoundRoles | None) -> RenderResult:
+def _result(render: Render, seconds: float) -> RenderResult:
     run = render.run
     job = render.job
     return RenderResult(
@@ -273,7 +274,6 @@ def _result(render: Render, seconds: float, measured: FoundRoles | None) -> Rend
         seconds=seconds,
         seconds_per_block=run.seconds_per_block,
         reused_blocks=len(run.stored),
-        measured_roles=measured,
         problems=run.problems,
         attention=job.about["attention"],
         job=job,

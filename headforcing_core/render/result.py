@@ -15,7 +15,6 @@ from ..model.latents import WAN21
 from ..plan.plan import RenderPlan
 from ..report.latents import RunMeter, RunReport
 from ..rollout.loop import MemoryEvent
-from .measured_roles import FoundRoles
 
 if TYPE_CHECKING:
     from ..plan.request import RenderJob
@@ -33,12 +32,12 @@ class RenderResult:
     Attributes:
         seconds: wall time, decoding included; `seconds_per_block` excludes it.
         events, problems, recalls: as for `Run`.
-        measured_roles: roles that were measured before the render; None if they were known.
         job: with the story that the render ended with.
         failure: why there is no video; None where there is one or none was asked for.
         latents: `[frames, channels, h, w]`, start frames included, where they were kept.
         kernels: which Triton kernels did not work on the device, and why; empty if none.
         advice: what would make decoding faster, see `faster_decoding`; empty if nothing at hand.
+        notes: lines of the host for the report, such as how it has measured the roles of heads.
         reports: of the ranks that have made the video together, by their key in JSON; `cache_bytes`
             is the first one's.
     """
@@ -49,7 +48,6 @@ class RenderResult:
     seconds: float
     seconds_per_block: float | None
     reused_blocks: int
-    measured_roles: FoundRoles | None
     problems: Sequence[str]
     attention: str
     job: RenderJob
@@ -60,6 +58,7 @@ class RenderResult:
     recalls: Sequence[Recall] = ()
     kernels: str = ""
     advice: str = ""
+    notes: Sequence[str] = ()
     reports: Fields = field(default_factory=dict)
 
     @property
@@ -111,9 +110,7 @@ class RenderResult:
             lines.append(f"reused {self.reused_blocks} blocks of an earlier render")
         lines += [f"damaged: {problem}" for problem in self.problems]
         lines += [f"inexact: {what}" for what in self.inexact]
-        lines += [line for line in (self.kernels, self.advice) if line]
-        if self.measured_roles is not None:
-            lines.append(self.measured_roles.line)
+        lines += [line for line in (self.kernels, self.advice, *self.notes) if line]
         lines += [recall.describe() for recall in self.recalls]
         lines.append(report_text(self.run_report, self.job.about))
         for report in self.reports.values():

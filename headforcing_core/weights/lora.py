@@ -126,8 +126,8 @@ class LoraPatch:
         """Of the factor that alpha is by; 0 of LoKr without one that is divided, and of others,
         where alpha has no meaning.
         """
-        ranks = [len(self.tensors[part]) for part in _RANKED if part in self.tensors]
-        return ranks[0] if ranks else 0
+        sizes = [len(self.tensors[part]) for part in _RANKED if part in self.tensors]
+        return sizes[0] if sizes else 0
 
     def scale(self) -> float:
         """The factor of the product at strength 1: alpha by rank, 1 without alpha."""

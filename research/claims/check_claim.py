@@ -13,11 +13,11 @@ from typing import Any
 
 from ...cli.arguments import Result
 from ...cli.compare import write_result
-from ...cli.farms import farm_of
 from ...cli.options import FARM_OPTIONS, FILE_OPTIONS, RENDER_OPTIONS, add_rows
 from ...cli.parser import READ, TEXT, folder_written
 from ...cli.profiles import MeasuredModel, measure, setup_of
 from ...cli.values import DTYPES, ModelFiles, find_profile, parse_size, render_options
+from ...cli.workers import workers_of
 from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.files import check_regular, claimed_folder
 from ...headforcing_core.head_profiles.agreement import describe_profile
@@ -116,7 +116,7 @@ def _check(args: argparse.Namespace, rows: Mapping[str, Row], stories: Stories) 
     """All steps, in a folder that is claimed: plan, measure the head profile, make and score
     videos, judge them.
     """
-    (panel, metrics), farm = load_metrics(args), farm_of(args)
+    (panel, metrics), workers = load_metrics(args), workers_of(args)
     info = ModelFiles.of(args).inspect()
     heads = info.config.num_layers, info.config.num_heads
     measured = args.profile or measured_profile(args, info.fingerprint)
@@ -124,7 +124,7 @@ def _check(args: argparse.Namespace, rows: Mapping[str, Row], stories: Stories) 
     find_profile(args.profile).check_model(*heads)
     planned, left_out = plan_claims(args, rows, stories)
     scores = Scores(planned, metrics)
-    unfit, needs = scores.leave_out_unfit(farm)
+    unfit, needs = scores.leave_out_unfit(workers)
     left_out |= unfit
     if OURS in left_out:
         raise HeadForcingError(
@@ -160,7 +160,7 @@ def _check(args: argparse.Namespace, rows: Mapping[str, Row], stories: Stories) 
         (args.out / "stand_in.json").unlink(missing_ok=True)
         fit = {name: row for name, row in rows.items() if name not in left_out}
         scores = Scores(plan_claims(args, fit, stories)[0], metrics)
-    scores.complete(farm, args.json)
+    scores.complete(workers, args.json)
     line = [scores.add_vbench(ONE_PROMPT)] if args.vbench else []
     add_returns(args, scores)
     text, found = _verdict(
@@ -217,7 +217,7 @@ def measure_profile(args: argparse.Namespace) -> Path:
         files, PROFILING_PROMPTS[:count], seconds, size=parse_size(args.size), family=family
     )
     model = MeasuredModel(files, setup, DTYPES[args.dtype], args.device)
-    measure(path, model, family, farm_of(args), quiet=args.json)
+    measure(path, model, family, workers_of(args), quiet=args.json)
     return path
 
 

@@ -12,7 +12,7 @@ from itertools import chain
 import pytest
 from headforcing.cli import profiles
 from headforcing.cli.source import Source
-from headforcing.headforcing_core.distributed.farm import Farm
+from headforcing.headforcing_core.distributed.workers import Workers
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile
 from headforcing.headforcing_core.head_profiles.prompts import PROFILING_PROMPTS
@@ -386,7 +386,7 @@ def test_what_cannot_be_checked_is_refused_in_one_sentence(files, tmp_path, caps
     assert "was measured with another model: choose another --out" in capsys.readouterr().err
 
 
-class Elsewhere(Farm):
+class Elsewhere(Workers):
     """A farm whose workers get copies of their jobs."""
 
     parallel = True
@@ -411,7 +411,7 @@ def test_a_farm_makes_the_same_videos(files, tmp_path, monkeypatch):
     }
     assert run(options) == 0
     for module in (check_claim, profiles):
-        monkeypatch.setattr(module, "farm_of", lambda args: Elsewhere())
+        monkeypatch.setattr(module, "workers_of", lambda args: Elsewhere())
     assert run(options | {"--out": tmp_path / "farm", "--farm": "local"}) == 0
     here = verdict_of(tmp_path / "here")
     farm = verdict_of(tmp_path / "farm")

@@ -10,8 +10,8 @@ from headforcing.cli import batch as batch_command
 from headforcing.cli.batch_jobs import read_jobs
 from headforcing.cli.cli import main
 from headforcing.cli.texts import read_text
-from headforcing.headforcing_core.distributed.farm import Farm
 from headforcing.headforcing_core.distributed.ray_farm import farm_named
+from headforcing.headforcing_core.distributed.workers import Workers
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.files import claimed
 from headforcing.headforcing_core.video.writer import VideoWriter
@@ -255,12 +255,12 @@ def test_a_farm_that_cannot_be_is_refused_and_without_ray_videos_are_made_one_af
         with pytest.raises(HeadForcingError, match="--farm"):
             farm_named(*arguments)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert type(farm_named("local")) is Farm and "one after the other" in caplog.text
+    assert type(farm_named("local")) is Workers and "one after the other" in caplog.text
     with pytest.raises(HeadForcingError, match="needs Ray, which is not installed"):
         farm_named("auto")
 
 
-FARM = type("AtTheSameTime", (Farm,), {"parallel": True})()
+FARM = type("AtTheSameTime", (Workers,), {"parallel": True})()
 
 
 @pytest.mark.parametrize(
@@ -272,7 +272,7 @@ FARM = type("AtTheSameTime", (Farm,), {"parallel": True})()
 def test_what_a_farm_cannot_do_is_refused_before_it_starts(
     options, message, batch, monkeypatch, tmp_path
 ):
-    monkeypatch.setattr(batch_command, "farm_of", lambda args: FARM)
+    monkeypatch.setattr(batch_command, "workers_of", lambda args: FARM)
     code, said = batch({**SHORT, "found_profiles": str(tmp_path / "found"), **options})
     assert code == 2 and message in said
     assert not list((tmp_path / "out").glob("*.mp4"))

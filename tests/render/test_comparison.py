@@ -11,7 +11,7 @@ from flat_colour import decoded
 from headforcing.cli import compare as compare_command
 from headforcing.cli.cli import main
 from headforcing.headforcing_core.demo import assets
-from headforcing.headforcing_core.distributed.farm import Farm
+from headforcing.headforcing_core.distributed.workers import Workers
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.methods.registry import METHODS as METHOD_ROWS
 from headforcing.headforcing_core.names import versions
@@ -170,8 +170,8 @@ def test_all_are_the_published_methods_each_once():
     assert policies == {row.method for row in METHOD_ROWS.values()} and len(names) == len(policies)
 
 
-class Parallel(Farm):
-    """A farm that says that it works at the same time, and notes what it is given."""
+class Parallel(Workers):
+    """Workers that say that they work at the same time, and note what they are given."""
 
     parallel = True
 
@@ -186,14 +186,14 @@ class Parallel(Farm):
 def test_workers_of_a_farm_get_whole_paths_and_wait_for_each_other_in_one_run_folder(
     tmp_path, monkeypatch
 ):
-    farm = Parallel()
-    monkeypatch.setattr(compare_command, "farm_of", lambda args: farm)
+    workers = Parallel()
+    monkeypatch.setattr(compare_command, "workers_of", lambda args: workers)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "story.txt").write_text(BALL, encoding="utf-8")
     more = ["--runs", "runs", "--prompts", "@story.txt", "--seconds", "1", "--scale", "1"]
     assert compare(Path("out"), *more, methods=METHODS[:2]) == 0
-    assert list(farm.given) == [f"{method}-seed0" for method in METHODS[:2]]
-    for job in farm.given.values():
+    assert list(workers.given) == [f"{method}-seed0" for method in METHODS[:2]]
+    for job in workers.given.values():
         assert (
             job.args.out == tmp_path / "out"
             and job.args.runs == tmp_path / "runs"

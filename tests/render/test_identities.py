@@ -14,6 +14,7 @@ from headforcing.headforcing_core.plan.options import RenderOptions
 from headforcing.headforcing_core.plan.request import RenderJob, RenderRequest, StartLatents
 from headforcing.headforcing_core.plan.speech import Speech
 from headforcing.headforcing_core.plan.start import Start
+from headforcing.headforcing_core.render.measured_roles import roles_files
 from headforcing.headforcing_core.rollout.rows import Picture
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from headforcing.headforcing_core.video.soundtrack import Soundtrack
@@ -110,7 +111,7 @@ def test_a_block_does_not_depend_on_what_comes_later_nor_on_where_it_is_stored(t
     keys = job().keys
     longer = job(seconds=4.5).keys
     assert longer[: len(keys)] == keys
-    assert job(runs=tmp_path, found_profiles=tmp_path, notes={"x": 1}, patience=1.0).keys == keys
+    assert job(runs=tmp_path, notes={"x": 1}, patience=1.0).keys == keys
 
 
 def test_what_drives_a_block_is_in_its_key():
@@ -150,10 +151,9 @@ def test_encoded_frames_are_named_by_the_frames_and_the_vae():
 
 
 def test_roles_are_kept_by_the_weights_that_they_were_measured_on(tmp_path):
-    one = job(found_profiles=tmp_path, spare_profiles=tmp_path / "runs").roles_files
-    other = job(
-        found_profiles=tmp_path, spare_profiles=tmp_path / "runs", weights="others"
-    ).roles_files
+    folders = [tmp_path, tmp_path / "runs"]
+    one = roles_files(folders, "weights")
+    other = roles_files(folders, "others")
     assert len(one) == 2 and set(one).isdisjoint(other)
 
 

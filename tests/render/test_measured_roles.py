@@ -40,6 +40,7 @@ from headforcing.headforcing_core.render.measured_roles import (
     Measuring,
     beside_list,
     setup_for,
+    with_found_roles,
     with_measured_roles,
 )
 from headforcing.headforcing_core.render.render import make_video
@@ -75,23 +76,29 @@ def test_what_a_measurement_kept_of_a_gpu_is_given_back_before_the_render(
 ):
     emptied = []
     monkeypatch.setattr(measured_roles, "empty_cache", emptied.append)
-    job = job_for(tmp_path)
-    with_measured_roles(job, model, Measuring("cpu"))
+    measured_for(job_for(), model, tmp_path)
     assert emptied == ["cpu"]
 
 
-def job_for(
-    folder, auto: AutoProfile | None = None, prompt: str = "", width: int = 64
-) -> RenderJob:
+def job_for(auto: AutoProfile | None = None, prompt: str = "", width: int = 64) -> RenderJob:
     """A video of the demo's model, whose roles are not known."""
     auto = auto or AutoProfile(rule="quota")
     options = RenderOptions(width=width, height=64, seconds=0.75, profile=auto, seed=3)
     text = prompt or word_hash.sample_prompts(1)[0]
     timeline = parse_timeline(text, **options.timeline_arguments)
     embeds = {text: word_hash.encode(text) for text in timeline.texts}
-    return RenderRequest(
-        assets.TOY_CONFIG, options, timeline, embeds, weights=NAME, found_profiles=folder
-    ).job()
+    return RenderRequest(assets.TOY_CONFIG, options, timeline, embeds, weights=NAME).job()
+
+
+def measured_for(job: RenderJob, model: WanVideoModel, *folders: Path, **measuring):
+    """The job with its roles, kept in these folders, and how they were found."""
+    return with_measured_roles(job, model, Measuring(folders=folders, **measuring))
+
+
+def made_for(job: RenderJob, model: WanVideoModel, *folders: Path):
+    """A video with measured roles, and how they were found."""
+    job, measured = measured_for(job, model, *folders)
+    return make_video(job, model), measured
 
 
 class Stop(Exception):
@@ -107,43 +114,45 @@ def stop_at(block: int):
 
 
 def test_a_render_measures_the_roles_of_its_weights_once(model, tmp_path, short):
-    job = job_for(tmp_path)
-    assert job.with_found_roles().plan.auto is not None
-    made = make_video(job, model)
-    measured = made.measured_roles
-    assert measured is not None and "measured which head is what in" in "\n".join(made.lines())
+    job = job_for()
+    assert with_found_roles(job, [tmp_path]).plan.heads.auto is not None
+    made, measured = made_for(job, model, tmp_path)
+    assert measured is not None and "measured which head is what in" in measured.line
     kept = load_profile(tmp_path / f"{NAME}.json")
     assert [path.name for path in tmp_path.iterdir()] == [f"{NAME}.json"]
     assert kept.roles == made.plan.shape.roles == classify(kept.shares)
     assert kept.measured["fingerprint"] == NAME and kept.measured["window_frames"] == 21
-    assert made.plan.auto is None and made.plan.profile_name.startswith("profile 'measured on 20")
+    assert made.plan.heads.auto is None and made.plan.heads.name.startswith(
+        "profile 'measured on 20"
+    )
 
     steps = []
-    found, again = with_measured_roles(
-        job, model, Measuring(on_step=lambda block, step, latents: steps.append(block))
+    found, again = measured_for(
+        job, model, tmp_path, on_step=lambda block, step, latents: steps.append(block)
     )
     assert (again, steps) == (None, []) and found.plan.shape.roles == kept.roles
-    assert job.with_found_roles().plan.shape.roles == kept.roles
-    assert make_video(job, model).measured_roles is None
+    assert with_found_roles(job, [tmp_path]).plan.shape.roles == kept.roles
+    assert made_for(job, model, tmp_path)[1] is None
 
-    other = job_for(tmp_path, AutoProfile(0.5, 0.125, "quota")).with_found_roles()
+    other = with_found_roles(job_for(AutoProfile(0.5, 0.125, "quota")), [tmp_path])
     assert other.plan.shape.roles == classify(kept.shares, 0.5, 0.125)
-    by_function = job_for(tmp_path, AutoProfile()).with_found_roles()
+    by_function = with_found_roles(job_for(AutoProfile()), [tmp_path])
     assert AutoProfile().rule == "auto"
     assert by_function.plan.shape.roles == with_rule(kept, "auto").roles
 
 
 def test_a_measurement_that_is_stopped_goes_on_to_the_same_numbers(model, tmp_path, short):
-    straight, whole = with_measured_roles(job_for(None), model, Measuring())
-    job = job_for(tmp_path)
+    straight, whole = measured_for(job_for(), model)
+    job = job_for()
     with pytest.raises(Stop):
-        with_measured_roles(job, model, Measuring(on_step=stop_at(3)))
+        measured_for(job, model, tmp_path, on_step=stop_at(3))
     assert [path.name for path in tmp_path.iterdir()] == [f"{NAME}.safetensors"]
     denoised = []
-    resumed, measured = with_measured_roles(
+    resumed, measured = measured_for(
         job,
         model,
-        Measuring(on_step=lambda block, step, latents: denoised.append(block) if step else None),
+        tmp_path,
+        on_step=lambda block, step, latents: denoised.append(block) if step else None,
     )
     assert min(denoised) == 3, "finished blocks are only written to the cache again"
     assert measured.profile.shares == whole.profile.shares
@@ -153,11 +162,11 @@ def test_a_measurement_that_is_stopped_goes_on_to_the_same_numbers(model, tmp_pa
 
 def test_what_a_stopped_measurement_left_is_not_used_for_another_one(model, tmp_path, short):
     with pytest.raises(Stop):
-        with_measured_roles(job_for(tmp_path), model, Measuring(on_step=stop_at(3)))
+        measured_for(job_for(), model, tmp_path, on_step=stop_at(3))
     partial = tmp_path / f"{NAME}.safetensors"
     for damaged in (partial.read_bytes()[:200], b""):
         partial.write_bytes(damaged)
-        _, measured = with_measured_roles(job_for(tmp_path), model, Measuring())
+        _, measured = measured_for(job_for(), model, tmp_path)
         assert measured is not None and measured.kept.stem == NAME and not partial.exists()
         measured.kept.unlink()
 
@@ -168,7 +177,7 @@ def test_what_a_stopped_measurement_left_is_not_used_for_another_setup(
 ):
     """A partial measurement depends on its whole setup: each part of it is changed alone."""
     with pytest.raises(Stop):
-        with_measured_roles(job_for(tmp_path), model, Measuring(on_step=stop_at(3)))
+        measured_for(job_for(), model, tmp_path, on_step=stop_at(3))
     setup = {}
     if changed == "prompt":
         setup["prompt"] = word_hash.sample_prompts(2)[1]
@@ -178,37 +187,34 @@ def test_what_a_stopped_measurement_left_is_not_used_for_another_setup(
         monkeypatch.setattr(measured_roles, "VIDEOS", 2)
     elif changed == "seed":
         monkeypatch.setattr(measured_roles, "SEED", 1)
-    alone = job_for(None, **setup)
-    job = job_for(tmp_path, **setup)
+    job = job_for(**setup)
     more = {}
     if changed == "encoder":
         more["embeds"] = {text: embed.flip(0) for text, embed in job.request.embeds.items()}
     elif changed == "dtype":
         more["dtype"] = torch.bfloat16
         model = WanVideoModel(toy_model(dtype=torch.bfloat16), torch.bfloat16)
-    _, expected = with_measured_roles(alone.with_request(**more), model, Measuring())
-    _, measured = with_measured_roles(job.with_request(**more), model, Measuring())
+    _, expected = measured_for(job.with_request(**more), model)
+    _, measured = measured_for(job.with_request(**more), model, tmp_path)
     assert measured.profile.shares == expected.profile.shares
 
 
 def test_a_damaged_file_is_measured_again(model, tmp_path, short, caplog):
-    make_video(job_for(tmp_path), model)
+    measured_for(job_for(), model, tmp_path)
     kept = tmp_path / f"{NAME}.json"
     whole = kept.read_bytes()
     kept.write_bytes(whole[:200])
-    assert make_video(job_for(tmp_path), model).measured_roles is not None
+    assert measured_for(job_for(), model, tmp_path)[1] is not None
     assert kept.name in caplog.text and kept.read_bytes() == whole
 
 
 def test_another_process_that_measures_the_same_weights_is_waited_for(model, tmp_path, short):
-    _, first = with_measured_roles(job_for(tmp_path), model, Measuring())
+    _, first = measured_for(job_for(), model, tmp_path)
     text = first.kept.read_text()
     first.kept.unlink()
     found = []
     with claimed(first.kept):
-        waiting = Thread(
-            target=lambda: found.append(with_measured_roles(job_for(tmp_path), model, Measuring()))
-        )
+        waiting = Thread(target=lambda: found.append(measured_for(job_for(), model, tmp_path)))
         waiting.start()
         waiting.join(0.5)
         assert not found
@@ -231,9 +237,7 @@ def pause(block, step, latents):
 
 tests.measured_roles.VIDEOS = 1
 model = tests.WanVideoModel(tests.toy_model(), tests.torch.float32)
-tests.with_measured_roles(
-    tests.job_for(Path(sys.argv[1])), model, tests.Measuring(on_step=pause)
-)
+tests.measured_for(tests.job_for(), model, Path(sys.argv[1]), on_step=pause)
 """
 
 
@@ -279,9 +283,7 @@ def test_stop_ends_the_wait_for_another_process(model, tmp_path, short, caplog):
 
     with paused_process(tmp_path):
         with pytest.raises(Stop):
-            with_measured_roles(
-                job_for(tmp_path), model, Measuring(on_step=stop_at(0), while_waiting=stop)
-            )
+            measured_for(job_for(), model, tmp_path, on_step=stop_at(0), while_waiting=stop)
         assert asked[-1] - asked[0] < 5
     assert caplog.text.count(measured_roles.WAITING) == 1
     assert not (tmp_path / f"{NAME}.json").exists()
@@ -292,9 +294,9 @@ def test_a_process_that_makes_no_progress_is_not_waited_for_and_takes_the_roles_
     model, tmp_path, short, monkeypatch
 ):
     monkeypatch.setattr(measured_roles, "PATIENCE", 1.0)
-    _, alone = with_measured_roles(job_for(None), model, Measuring())
+    _, alone = measured_for(job_for(), model)
     with paused_process(tmp_path) as other:
-        job, measured = with_measured_roles(job_for(tmp_path), model, Measuring())
+        job, measured = measured_for(job_for(), model, tmp_path)
         kept = tmp_path / f"{NAME}.json"
         assert measured.kept == kept and measured.profile.shares == alone.profile.shares
         assert job.plan.shape.roles == measured.profile.roles
@@ -309,7 +311,7 @@ def test_a_process_that_makes_no_progress_is_not_waited_for_and_takes_the_roles_
 def test_a_process_that_makes_progress_is_waited_for(model, tmp_path, short, monkeypatch):
     monkeypatch.setattr(measured_roles, "PATIENCE", 1.0)
     monkeypatch.setattr(measured_roles, "ASK_AGAIN_SECONDS", 0.1)
-    _, first = with_measured_roles(job_for(tmp_path), model, Measuring())
+    _, first = measured_for(job_for(), model, tmp_path)
     whole = first.kept.read_bytes()
     first.kept.unlink()
     partial = first.kept.with_suffix(".safetensors")
@@ -323,7 +325,7 @@ def test_a_process_that_makes_progress_is_waited_for(model, tmp_path, short, mon
 
         waiting = Thread(
             target=lambda: found.append(
-                with_measured_roles(job_for(tmp_path), model, Measuring(while_waiting=progress))
+                measured_for(job_for(), model, tmp_path, while_waiting=progress)
             )
         )
         found = []
@@ -344,7 +346,7 @@ def test_who_waits_measures_when_the_other_process_is_killed(model, tmp_path, sh
             waited.append(other.pid)
             other.kill()
 
-        _, measured = with_measured_roles(job_for(tmp_path), model, Measuring(while_waiting=kill))
+        _, measured = measured_for(job_for(), model, tmp_path, while_waiting=kill)
     assert waited and measured.kept == tmp_path / f"{NAME}.json"
     assert [path.name for path in tmp_path.iterdir()] == [f"{NAME}.json"]
 
@@ -392,26 +394,26 @@ def test_a_home_that_cannot_be_written_refuses_no_render_and_its_runs_keep_the_r
     model, tmp_path, short, kind
 ):
     home = unwritable(tmp_path, kind)
-    job = job_for(home).with_request(runs=tmp_path / "runs", spare_profiles=tmp_path / "runs")
+    runs = tmp_path / "runs"
+    job = job_for().with_request(runs=runs)
     job.request.check_needs(job.plan, 0, None, COMMAND_LINE, encodes=True, remedy="")
-    made = make_video(job, model)
-    kept = tmp_path / "runs" / f"{NAME}.json"
-    line = made.measured_roles.line
-    assert made.measured_roles.kept == kept and line.count("--found-profiles") == 1
+    made, measured = made_for(job, model, home, runs)
+    kept = runs / f"{NAME}.json"
+    line = measured.line
+    assert measured.kept == kept and line.count("--found-profiles") == 1
     assert f"for renders with run folders in {kept.parent}, in {kept.name}; {home}" in line
 
-    again = make_video(job, model)
-    assert again.measured_roles is None and again.reused_blocks == again.plan.new_blocks > 0
+    again, measured = made_for(job, model, home, runs)
+    assert measured is None and again.reused_blocks == again.plan.new_blocks > 0
     assert again.plan.shape.roles == made.plan.shape.roles
     with pytest.raises(Stop):
         kept.unlink()
-        with_measured_roles(job, model, Measuring(on_step=stop_at(3)))
+        measured_for(job, model, home, runs, on_step=stop_at(3))
     steps = []
-    with_measured_roles(job, model, Measuring(on_step=lambda block, *_: steps.append(block)))
+    measured_for(job, model, home, runs, on_step=lambda block, *_: steps.append(block))
     assert kept.exists() and not kept.with_suffix(".safetensors").exists()
 
-    alone = job.with_request(runs=None, spare_profiles=None)
-    unkept = make_video(alone, model).measured_roles
+    _, unkept = measured_for(job, model, home)
     assert unkept.kept is None and unkept.line.count("--found-profiles") == 1
 
 
@@ -424,17 +426,16 @@ def test_a_disk_that_is_full_when_the_roles_are_there_keeps_them_elsewhere(
         return store_found_profile(path, profile)
 
     monkeypatch.setattr(measured_roles, "store_found_profile", full)
-    job = job_for(tmp_path / "home").with_request(spare_profiles=tmp_path / "runs")
-    found, measured = with_measured_roles(job, model, Measuring())
+    found, measured = measured_for(job_for(), model, tmp_path / "home", tmp_path / "runs")
     assert measured.kept.parent.name == "runs" and "No space left" in measured.line
-    assert found.plan.auto is None
+    assert found.plan.heads.auto is None
 
 
 def test_nan_is_no_role(model, tmp_path, short):
-    job = job_for(tmp_path)
+    job = job_for()
     embeds = {text: embed * float("nan") for text, embed in job.request.embeds.items()}
     with pytest.raises(HeadForcingError, match="NaN or infinity while they were measured"):
-        with_measured_roles(job.with_request(embeds=embeds), model, Measuring())
+        measured_for(job.with_request(embeds=embeds), model, tmp_path)
     assert not list(tmp_path.iterdir()), "nothing of it is gone on with"
 
 
@@ -444,13 +445,13 @@ def test_every_method_that_uses_roles_can_have_measured_ones(model, tmp_path, sh
     options = RenderOptions(
         width=64, height=64, seconds=0.75, profile=AutoProfile(), method_name=method, roles=roles
     )
-    job = job_for(tmp_path)
+    job = job_for()
     if method == "pyramid_forcing" and roles == "shuffled":
         with pytest.raises(HeadForcingError, match="rearranges head roles"):
             replace(job.request, options=options).job()
         return
-    made = make_video(replace(job.request, options=options).job(), model)
-    assert made.measured_roles is not None and made.plan.auto is None
+    made, measured = made_for(replace(job.request, options=options).job(), model)
+    assert measured is not None and made.plan.heads.auto is None
 
 
 # ---------------------------------------------------------------------------- beside the bundled list
@@ -487,13 +488,13 @@ def test_measuring_that_takes_too_long_ends_after_one_block_with_the_bundled_lis
     """
     seen = []
     steps = []
-    measuring = Measuring(
-        on_step=lambda block, step, latents: steps.append(block) if step else None,
-        on_block=lambda *told: seen.append(told),
-    )
-    listed, found = with_measured_roles(job_for(tmp_path, IN_NO_TIME), model, measuring)
+    measuring = {
+        "on_step": lambda block, step, latents: steps.append(block) if step else None,
+        "on_block": lambda *told: seen.append(told),
+    }
+    listed, found = measured_for(job_for(IN_NO_TIME), model, tmp_path, **measuring)
     bundled = load_profile(bundled_profiles()["toy_world"])
-    assert listed.plan.shape.roles == bundled.roles and listed.plan.auto is None
+    assert listed.plan.shape.roles == bundled.roles and listed.plan.heads.auto is None
     assert set(steps) == {0, 1, 2}, "the third block is the first that is measured"
     assert [told[:2] for told in seen] == [(0, 28), (1, 28), (2, 28), (3, 28)]
     assert [told[2] is None for told in seen] == [True, True, True, False] and seen[-1][2] > 0
@@ -501,19 +502,19 @@ def test_measuring_that_takes_too_long_ends_after_one_block_with_the_bundled_lis
     assert "choose the profile `auto` with measure_seconds above" in found.line
     assert sorted(path.suffix for path in tmp_path.iterdir()) == [".safetensors", ".speed"]
 
-    made = make_video(job_for(tmp_path, IN_NO_TIME), model)
+    made, again = made_for(job_for(IN_NO_TIME), model, tmp_path)
     assert made.plan.shape.roles == bundled.roles
-    assert any(line.startswith("roles are those of the bundled") for line in made.lines())
+    assert again.line.startswith("roles are those of the bundled")
     steps.clear()
-    with_measured_roles(job_for(tmp_path, IN_NO_TIME), model, measuring)
+    measured_for(job_for(IN_NO_TIME), model, tmp_path, **measuring)
     assert steps == [], "it is known how long it takes here"
 
-    _, straight = with_measured_roles(job_for(None), model, Measuring())
-    _, measured = with_measured_roles(job_for(tmp_path), model, measuring)
+    _, straight = measured_for(job_for(), model)
+    _, measured = measured_for(job_for(), model, tmp_path, **measuring)
     assert min(steps[:20]) == 0 and steps[0] == 3, "the first video goes on"
     assert measured.profile.shares == straight.profile.shares
     assert [path.name for path in tmp_path.iterdir()] == [f"{NAME}.json"]
-    assert with_measured_roles(job_for(tmp_path, IN_NO_TIME), model, measuring)[1] is None
+    assert measured_for(job_for(IN_NO_TIME), model, tmp_path, **measuring)[1] is None
 
 
 @pytest.mark.parametrize("note", ["", "[1]", '{"cpu": "fast"}', '{"cpu": 0}', '{"another": 1}'])
@@ -522,7 +523,7 @@ def test_a_damaged_note_of_speeds_or_one_of_another_device_says_nothing(
 ):
     path = tmp_path / f"{NAME}.speed"
     path.write_text(note)
-    _, measured = with_measured_roles(job_for(tmp_path), model, Measuring())
+    _, measured = measured_for(job_for(), model, tmp_path)
     assert measured.kept is not None and not path.exists()
 
 
@@ -533,7 +534,7 @@ def test_a_model_that_no_list_fits_is_measured_however_long_it_takes(
         raise HeadForcingError("No bundled head profile fits")
 
     monkeypatch.setattr(measured_roles, "bundled_profile", none_fits)
-    _, measured = with_measured_roles(job_for(tmp_path, IN_NO_TIME), model, Measuring())
+    _, measured = measured_for(job_for(IN_NO_TIME), model, tmp_path)
     assert measured.line.startswith("measured which head is what")
 
 
@@ -542,7 +543,7 @@ def test_the_list_of_a_real_model_has_its_own_roles():
     options = RenderOptions(seconds=60)
     timeline = parse_timeline("a fox", **options.timeline_arguments)
     job = RenderRequest(WAN, options, timeline).job()
-    assert job.plan.auto == AutoProfile()
+    assert job.plan.heads.auto == AutoProfile()
     listed = measured_roles._bundled_list(job)
     assert listed.roles == load_profile(bundled_profiles()["self_forcing"]).roles
 
@@ -591,11 +592,11 @@ def test_no_head_is_measured_at_distances_that_a_render_has_not(family, blocks):
 
 def test_the_prompts_of_the_render_are_measured_in_turn(model, monkeypatch):
     one, two = word_hash.sample_prompts(2)
-    job = job_for(None, prompt=f"0:00 {one}\n0:00.5 {two}")
+    job = job_for(prompt=f"0:00 {one}\n0:00.5 {two}")
     needs = needs_of(job.plan, torch.float32, 0)
     assert setup_for(job, needs).prompts == (one, two, one, two)
-    assert setup_for(job_for(None, prompt=one), needs).prompts == (one,) * 4
-    _, measured = with_measured_roles(job, model, Measuring())
+    assert setup_for(job_for(prompt=one), needs).prompts == (one,) * 4
+    _, measured = measured_for(job, model)
     (heads,) = {len(rows) for rows in measured.profile.shares}
     assert measured.profile.measured["prompts"] == 4 and heads == 6
 
@@ -612,7 +613,7 @@ def test_measuring_takes_at_most_20_seconds_on_a_4090():
 
 def test_operations_are_those_of_the_calls(model):
     """Of a measurement with the demo's model, counted by PyTorch."""
-    setup = setup_for(job_for(None), needs_of(job_for(None).plan, torch.float32, 0))
+    setup = setup_for(job_for(), needs_of(job_for().plan, torch.float32, 0))
     setup = replace(setup, prompts=setup.prompts[:1])
     embed = word_hash.encode(setup.prompts[0])
     with FlopCounterMode(display=False) as counted:

@@ -13,7 +13,7 @@ import torch
 from headforcing.cli import profiles
 from headforcing.cli.cli import main
 from headforcing.headforcing_core.demo import assets, word_hash
-from headforcing.headforcing_core.distributed.farm import Farm
+from headforcing.headforcing_core.distributed.workers import Workers
 from headforcing.headforcing_core.head_profiles.profile import classify, load_profile
 from headforcing.headforcing_core.head_profiles.rules import remark_on_rule, with_rule
 from headforcing.headforcing_core.head_profiles.shares import HeadShares
@@ -71,9 +71,9 @@ def names(folder: Path) -> list[str]:
 def test_profile_measures_the_demo_model_and_as_jobs_of_a_farm_the_same(
     run, whole, tmp_path, monkeypatch
 ):
-    farm = type("AtTheSameTime", (Farm,), {"parallel": True})()
+    farm = type("AtTheSameTime", (Workers,), {"parallel": True})()
     out = tmp_path / "new folder" / "farmed.json"
-    monkeypatch.setattr(profiles, "farm_of", lambda args: farm)
+    monkeypatch.setattr(profiles, "workers_of", lambda args: farm)
     found = run("profile", out, *DEMO)
     assert_same_shares(out.with_suffix(".safetensors"), whole)
     assert (

@@ -40,7 +40,7 @@ def test_a_note_answers_for_its_weights_and_how_its_roles_were_asked_for():
     assert not answers(note, "ab12", AutoProfile(rule="quota"))
     assert not answers(note, "ab12", AutoProfile(local_fraction=0.1))
     assert not answers(roles_note(SMALL, "", AutoProfile()), "", AutoProfile())
-    assert not answers(roles_note(SMALL, "ab12", None), "ab12", AutoProfile()), "of a chosen file"
+    assert not answers(roles_note(SMALL, "ab12", SMALL), "ab12", AutoProfile()), "of a chosen file"
     for other in (None, "lam mma", [1], 5):
         assert not answers(other, "ab12", AutoProfile())
 

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from contextlib import redirect_stdout, suppress
-from dataclasses import replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from headforcing.cli import render as render_command
 from headforcing.cli import several
 from headforcing.cli import source as source_command
 from headforcing.cli.cli import _parser, main
+from headforcing.cli.ranks import RankMachine
 from headforcing.cli.source import Source
 from headforcing.headforcing_core.distributed.peers import PeersLost
 from headforcing.headforcing_core.distributed.ranks import check_rank_memory, check_ranks
@@ -299,10 +300,13 @@ def test_ranks_of_another_torchrun_must_be_as_many_as_asked_for(capsys, monkeypa
     )
 
 
+ALONE = ["demo", "--device", "cpu", "--seconds", "3"]
+
+
 def planned(peers, options=()):
     """The arguments of a demo as one rank has them."""
-    args = _parser().parse_args(["demo", "--device", "cpu", "--seconds", "3", *options])
-    args.peers = peers
+    args = _parser().parse_args([*ALONE, *options])
+    args.machine = partial(RankMachine.of_rank, peers)
     return args
 
 
@@ -310,8 +314,7 @@ def test_a_rank_whose_device_is_too_small_is_named_before_weights_are_loaded(mon
     source = Source.of(planned(ThreadPeers(1, 2, Meeting(2)), ["--shard-weights"]))
     plan = source.request.plan()
     needs = source.check_needs(plan, None)
-    alone = replace(source.machine, peers=None)
-    whole = replace(source, machine=alone).check_needs(plan, None)
+    whole = Source.of(_parser().parse_args(ALONE)).check_needs(plan, None)
     assert needs.cache + check_rank_memory(
         whole, plan, ThreadPeers(0, 2, Meeting(2)), sharded=False, room=None
     ).cache == pytest.approx(whole.cache, abs=1)

@@ -14,7 +14,7 @@ NOTHING_OF = (
     "methods/options",
     "cache/scenes",
     "cli/batch",
-    "cli/farms",
+    "cli/workers",
     "cli/rank",
     "cli/several",
     "distributed/",

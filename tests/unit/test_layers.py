@@ -197,9 +197,9 @@ WRITERS = {
     "replacing",
     "check_writable",
 }  # to a path
-HANDING_ON = {"RenderRequest"}  # two folders to the engine, which writes there
+HANDING_ON = {"RenderRequest"}  # a folder to the engine, which writes there
 # folders that come from another file
-HANDED_ON = {"RUNS", "FOUND_PROFILES", "self.runs", "self.found_profiles"}
+HANDED_ON = {"RUNS", "self.runs"}
 
 
 class Source:
@@ -277,10 +277,7 @@ def test_nodes_write_only_to_paths_of_one_file_which_holds_names_from_widgets_in
         for call in source.calls(*WRITERS, *HANDING_ON):
             named = {keyword.arg: keyword.value for keyword in call.keywords}
             seen.add(writer := _last(call.func))
-            given = [
-                named.get(place)
-                for place in ("path", "partial", "runs", "found_profiles", "spare_profiles")
-            ]
+            given = [named.get(place) for place in ("path", "partial", "runs")]
             given += call.args[:1] if writer in WRITERS and given[0] is None else []
             assert all(source.contained(where) for where in given if where is not None), (
                 file,

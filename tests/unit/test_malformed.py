@@ -428,10 +428,8 @@ def test_a_user_without_a_home_can_use_the_command_line(monkeypatch: pytest.Monk
 
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr(Path, "home", no_home)
-    for given, folder in (([], None), (["--found-profiles", "x"], Path("x"))):
-        assert (
-            Source.of(cli._parser().parse_args(["demo", *given])).request.found_profiles == folder
-        )
+    for given, folders in (([], ()), (["--found-profiles", "x"], (Path("x"),))):
+        assert Source.of(cli._parser().parse_args(["demo", *given])).roles_folders == folders
     assert run("budget", "--seconds", "60")[0] == 0
 
 

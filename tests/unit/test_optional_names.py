@@ -47,22 +47,22 @@ NAMED = {
     "headforcing_core/cache/memory.py": "pictures",
     "headforcing_core/methods/method.py": "shots pictures scenes",
     "headforcing_core/methods/base.py": "scenes",
-    "headforcing_core/plan/request.py": "held pictures scenes roles sound part",
-    "headforcing_core/plan/plan.py": "held pictures scenes roles live",
+    "headforcing_core/plan/request.py": "held pictures scenes sound part",
+    "headforcing_core/plan/plan.py": "held pictures scenes live",
     "headforcing_core/plan/layout.py": "shots pictures scenes roles",
     "headforcing_core/plan/options.py": "shots",
     "headforcing_core/plan/resources.py": "scenes",
-    "headforcing_core/render/render.py": "held scenes roles",
+    "headforcing_core/render/render.py": "held scenes",
     "headforcing_core/render/run.py": "held scenes",
     "headforcing_core/render/sinks.py": "sound",
     "headforcing_core/runs/folder.py": "",
     "headforcing_core/video/stream.py": "sound",
     "headforcing_core/model/wan.py": "speech",
     "headforcing_core/timeline/timeline.py": "shots pictures scenes",
-    "cli/source.py": "speech ranks pictures roles sound",
-    "cli/loaded.py": "ranks roles",
+    "cli/source.py": "speech pictures sound",
+    "cli/loaded.py": "",
     "nodes/sampler.py": "speech roles live sound part",
-    "nodes/host/render/sample.py": "pictures roles live sound part",
+    "nodes/host/render/sample.py": "pictures live sound part",
     "nodes/host/render/bridge.py": "",
     "nodes/host/browser/progress.py": "scenes part",
 }
@@ -72,12 +72,12 @@ MOST_FILES = {
     "joint": 1,
     "labels": 5,
     "speech": 16,
-    "ranks": 14,
-    "ray": 6,
+    "ranks": 9,
+    "ray": 4,
     "fp8": 7,
 }
-MOST = 6
-MOST_ON_AVERAGE = 2.38
+MOST = 5
+MOST_ON_AVERAGE = 2.05
 
 
 def identifiers_of(text: str) -> set[str]:

@@ -96,7 +96,9 @@ def check_translation(text: str) -> None:
         assert lost == [], pasted.text
 
 
-OF_FORMS = set("prompt one two webvtt shot sec secs szene scene prompts switch frame indices".split())
+OF_FORMS = set(
+    "prompt one two webvtt shot sec secs szene scene prompts switch frame indices".split()
+)
 
 
 def words_of(text: str) -> list[str]:
@@ -134,7 +136,23 @@ PIECES = st.sampled_from(
             "\t",
             "-->",
         ),
-        *("INT. ", "one: ", "two: ", "(1) ", "(2) ", "• ", "# ", "Shot 1: ", "25%: ", "[0][50] ", "{0}{50}", "prompt: ", "=", ",", ";"),
+        *(
+            "INT. ",
+            "one: ",
+            "two: ",
+            "(1) ",
+            "(2) ",
+            "• ",
+            "# ",
+            "Shot 1: ",
+            "25%: ",
+            "[0][50] ",
+            "{0}{50}",
+            "prompt: ",
+            "=",
+            ",",
+            ";",
+        ),
     ]
 )
 

@@ -128,20 +128,20 @@ def profile(roles, name="mine") -> HeadProfile:
 def test_without_a_profile_head_forcing_measures_its_three_roles_and_other_methods_take_a_list():
     for family in ("self_forcing", "longlive"):
         measured = plan(family=family)
-        assert measured.auto is not None
-        assert measured.profile_name == "to be measured before the render"
+        assert measured.heads.auto is not None
+        assert measured.heads.name == "to be measured before the render"
         counts = Counter(itertools.chain(*measured.shape.roles))
         assert counts == {"local": 72, "anchor": 90, "memory": 198}
         assert measured.shape.frame_slots == 3096
     listed = plan(method="forcing_kv", family="longlive")
-    assert listed.profile_name == "bundled profile 'longlive'" and listed.auto is None
+    assert listed.heads.name == "bundled profile 'longlive'" and listed.heads.auto is None
     two_way = plan(method="forcing_kv", family="self_forcing")
-    assert two_way.profile_name == "bundled profile 'forcing_kv_self_forcing'"
+    assert two_way.heads.name == "bundled profile 'forcing_kv_self_forcing'"
     demo = plan(config=TOY_CONFIG)
-    assert demo.profile_name == "bundled profile 'toy_world'" and demo.auto is None
-    assert plan(config=TINY).auto is not None
+    assert demo.heads.name == "bundled profile 'toy_world'" and demo.heads.auto is None
+    assert plan(config=TINY).heads.auto is not None
     one = plan(config=TINY, method="self_forcing_window_21", seconds=60)
-    assert (one.profile_name, one.shape.frame_slots) == ("one cache for every head", 12 * 21)
+    assert (one.heads.name, one.shape.frame_slots) == ("one cache for every head", 12 * 21)
     with pytest.raises(HeadForcingError, match="'mine' is for 1x2 heads, the model has 30x12"):
         plan(profile=profile([["local", "memory"]]))
 
@@ -265,7 +265,7 @@ def test_roles_are_arranged_by_name_and_seed_and_equal_their_names():
         ["memory"] * 6,
     ]
     made = plan(config=TINY, profile=profile(ROLES), roles="shuffled", shuffle=1)
-    assert made.profile_name == "profile 'mine', roles shuffled (1)"
+    assert made.heads.name == "profile 'mine', roles shuffled (1)"
     shuffled = [arrange_roles(ROLES, "shuffled", seed) for seed in (1, 1, 2)]
     assert shuffled[0] == shuffled[1] != shuffled[2] and ROLES not in shuffled
     assert all(

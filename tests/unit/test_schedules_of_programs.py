@@ -72,7 +72,7 @@ ONE_PROMPT = [
     "a fox\n\na wolf",
     "a fox of the 1. and the 2. regiment",
     "A fox says: one, two, three",
-    "\"a fox\" runs\n\"a wolf\" follows",
+    '"a fox" runs\n"a wolf" follows',
 ]
 
 

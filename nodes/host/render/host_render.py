@@ -32,6 +32,8 @@ class HostRender:
         hidden: the hidden inputs of the node, whose graph the file carries.
         story: asked for other prompts during the render.
         part: of each video that is made and decoded.
+        keeps_roles: whether measured roles of heads are kept for later renders of the MODEL: not if
+            its name does not tell it from others.
         portrait: what the video begins with, to be shown until there is more.
     """
 
@@ -44,6 +46,7 @@ class HostRender:
     decode_in_background: bool = False
     story: LiveStory | None = None
     part: Part = WHOLE
+    keeps_roles: bool = False
     portrait: Image.Image | None = None
 
     @property

@@ -40,7 +40,6 @@ from .growing_video import growing_video
 from .host_render import HostRender
 from .take_file import earlier_file, link_file
 
-FOUND_PROFILES = folders.user_folder("found_profiles")
 RUNS = folders.runs_folder()
 
 
@@ -92,8 +91,6 @@ def request_of(
         weights=named.weights,
         codec=None if vae is None else codec_of(vae, latent_format),
         runs=RUNS if resume and named.is_known else None,
-        found_profiles=FOUND_PROFILES if named.is_known else None,
-        spare_profiles=RUNS if named.is_known else None,
         until_seconds=part.until_seconds,
         soundtrack=soundtrack,
         conditions=conditions,

@@ -1,5 +1,5 @@
-"""Videos that a farm makes: the farm of a command, and the model that a worker keeps from one job
-to the next.
+"""Many videos of one command: the workers that make them, and the model that a worker keeps from
+one job to the next.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from ..headforcing_core.distributed.farm import Farm, Job, Outcome, Shared, Value
 from ..headforcing_core.distributed.ray_farm import farm_named
+from ..headforcing_core.distributed.workers import Job, Outcome, Shared, Value, Workers
+from ..headforcing_core.render.measured_roles import with_found_roles
 from ..headforcing_core.render.result import RenderResult
+from .roles import with_roles
 from .source import Source
 
 
@@ -53,26 +55,31 @@ Embeds = Mapping[str, Shared[Tensor]]
 """Text embeddings by text, as workers get them."""
 
 
-def farm_of(args: Namespace) -> Farm:
-    """The farm that the arguments of `FARM_OPTIONS` name."""
+def workers_of(args: Namespace) -> Workers:
+    """The workers that the arguments of `FARM_OPTIONS` name."""
     return farm_named(args.farm, args.farm_gpus, args.farm_workers)
 
 
 def run_jobs(
-    farm: Farm, function: Callable[[Job], Value], jobs: Mapping[str, Job], *, unit: str, quiet: bool
+    workers: Workers,
+    function: Callable[[Job], Value],
+    jobs: Mapping[str, Job],
+    *,
+    unit: str,
+    quiet: bool,
 ) -> Iterator[Outcome[Value]]:
     """The outcomes of jobs, with a bar if they are made at the same time; a job in this process has
     its own.
     """
-    with tqdm(total=len(jobs), unit=unit, disable=quiet or not farm.parallel) as bar:
-        for outcome in farm.run(function, jobs):
+    with tqdm(total=len(jobs), unit=unit, disable=quiet or not workers.parallel) as bar:
+        for outcome in workers.run(function, jobs):
             yield outcome
             bar.set_postfix_str(outcome.name, refresh=False)
             bar.update()
 
 
 def make_all(
-    farm: Farm,
+    workers: Workers,
     function: Callable[[Job], Value],
     sources: Mapping[str, Source],
     job_of: Callable[[str, Embeds], Job],
@@ -86,16 +93,16 @@ def make_all(
     encoded = _encode(sources.values())
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()  # workers on this machine need the room of the encoder
-    with farm:
+    with workers:
         shared = {}
         for encoder, embeds in encoded.items():
-            shared[encoder] = {text: farm.share(embed) for text, embed in embeds.items()}
+            shared[encoder] = {text: workers.share(embed) for text, embed in embeds.items()}
         del encoded
         jobs = {}
         for name, source in sources.items():
             known = shared[source.files.encoder]
             jobs[name] = job_of(name, {text: known[text] for text in source.request.timeline.texts})
-        yield from run_jobs(farm, function, jobs, unit="video", quiet=quiet)
+        yield from run_jobs(workers, function, jobs, unit="video", quiet=quiet)
 
 
 def _encode(sources: Iterable[Source]) -> dict[Any, dict[str, Tensor]]:
@@ -129,7 +136,7 @@ def render_one(
     """
     machine = source.machine
     job = source.job(source.request.plan(), {text: embed() for text, embed in embeds.items()})
-    job = job.with_request(patience=patience).with_found_roles()
+    job = with_found_roles(job.with_request(patience=patience), source.roles_folders)
     decodes = video is not None
     encodes = encodes or job.plan.vae_use is not None
     devices = (str(machine.device), str(machine.vae_device))
@@ -137,4 +144,6 @@ def render_one(
     needs = source.check_needs(job.plan, video, loaded=_models.has(key))
     loaded = _models.get(key, lambda: source.load(decodes, encodes))
     loaded = replace(loaded, machine=machine, scale=source.scale)
-    return loaded.render(job, needs, video, latents)
+    job, about_roles = with_roles(job, loaded, needs, source.roles_folders)
+    result = loaded.render(job, needs, video, latents)
+    return replace(result, notes=[about_roles])

@@ -1,4 +1,4 @@
-"""The interface of a farm, and the farm of this process alone."""
+"""Workers run independent jobs: their interface, and this process as the only one."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ Shared = Callable[[], Value]
 """Returns a value that many jobs refer to and that is sent to each machine once."""
 
 
-class Farm:
-    """Runs jobs one after the other in this process; the interface of all farms. Use as a context
+class Workers:
+    """Runs jobs one after the other in this process; the interface of all workers. Use as a context
     manager.
 
     Attributes:
@@ -47,7 +47,7 @@ class Farm:
 
     remote = parallel = False
 
-    def __enter__(self) -> Farm:
+    def __enter__(self) -> Workers:
         return self
 
     def __exit__(self, *error: object) -> None:
