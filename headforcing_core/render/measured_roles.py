@@ -165,7 +165,7 @@ def with_found_roles(job: RenderJob, folders: Iterable[Path]) -> RenderJob:
 
 
 def with_measured_roles(
-    job: RenderJob, model: VideoModel, measuring: Measuring
+    job: RenderJob, model: VideoModel, measuring: Measuring = Measuring()
 ) -> tuple[RenderJob, FoundRoles | None]:
     """The job with the roles of its model's heads. They are measured now if its plan lacks them and
     no earlier render has kept them; else the second value is None.

@@ -16,6 +16,7 @@ from headforcing.headforcing_core.model.latents import LatentFormat
 from headforcing.headforcing_core.model.wan import KeyValueCache, PromptKV, WanConfig
 from headforcing.headforcing_core.plan.options import RenderOptions
 from headforcing.headforcing_core.plan.request import RenderRequest
+from headforcing.headforcing_core.render.measured_roles import with_measured_roles
 from headforcing.headforcing_core.render.render import make_blocks
 from headforcing.headforcing_core.rollout.loop import (
     BlockCache,
@@ -215,6 +216,7 @@ def test_a_request_makes_blocks_with_it(method, monkeypatch):
     )
     timeline = parse_timeline("0:00 a\n0:01.5 b", 3)
     request = RenderRequest(CONFIG, options, timeline, EMBEDS)
-    made = list(make_blocks(request.job(), Model()))
+    job, _ = with_measured_roles(request.job(), Model())
+    made = list(make_blocks(job, Model()))
     assert [block.latents.shape for block in made] == [(2, CHANNELS, 4, 6)] * len(made)
     assert torch.stack([block.latents for block in made]).isfinite().all() and len(made) == 7
