@@ -8,11 +8,13 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 from ..headforcing_core.devices import is_out_of_memory
 from ..headforcing_core.errors import HeadForcingError
@@ -23,7 +25,7 @@ from ..headforcing_core.plan.describe import going_on
 from ..headforcing_core.plan.plan import RenderPlan
 from ..headforcing_core.plan.request import RenderJob, RenderRequest
 from ..headforcing_core.plan.resources import Host, Needs
-from ..headforcing_core.render.render import Place, make_video
+from ..headforcing_core.render.render import Listener, Place, make_video
 from ..headforcing_core.render.result import RenderResult
 from ..headforcing_core.render.sinks import FileTarget, LatentsFile, ProgressBar, VideoFile
 from ..headforcing_core.rollout.loop import WanVideoModel

@@ -97,7 +97,7 @@ def follow(args: Namespace) -> Result:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A render that can begin: everything is checked, the model is loaded, its head roles are known.
+    """A render that can begin: all is checked, the model is loaded, its head roles are known.
 
     `advice` and `notes` are as for `RenderResult`.
     """
