@@ -34,11 +34,12 @@ def story_graph(text: str, seed: int, **sampler: Any) -> Graph:
 
 
 class Teller:
-    """Sends these texts, or bodies, one after the other once the first block of a changeable story
-    has begun.
+    """Sends these texts, or bodies, one after the other once the sampler has made one block. Some
+    answers come between two blocks; meanwhile a block takes a second.
     """
 
     def __init__(self, server: ComfyServer, *texts: Any):
+        server.hold(5, "sampler")
         self.server = server
         self.texts = texts
         self.story: dict[str, Any] = {}
@@ -49,12 +50,14 @@ class Teller:
         if kind == "headforcing.story":
             self.heard.append(data["running"])
             self.story = data
-        elif kind == "progress" and data["value"] and self.story and not self.answers:
+        elif kind == "test.waits":
+            self.server.hold(None, pause=0.25)
             ids = {key: self.story[key] for key in ("prompt_id", "node_id")}
             for text in self.texts:
                 more = text if isinstance(text, dict) else {"text": text}
                 body = {"client_id": self.server.client_id} | ids | more
                 self.answers.append(self.server.post("/headforcing/story", body))
+            self.server.hold(None)
 
 
 def workflow(text: str) -> dict[str, Any]:

@@ -105,8 +105,10 @@ def test_the_player_says_what_the_server_tells_in_the_language_of_the_settings(s
     page = spoken_in.page
     said = f"({of_player()}?.firstChild.textContent ?? '')"
     spoken_in.load_api(growing_graph("locales/v", 6.0, seed=905))
+    spoken_in.server.hold(9)  # 2 of 9 blocks
     page.evaluate("() => app.queuePrompt(0)")
     page.wait_for_function(f"/^0:0\\d \\/ 0:06 - 提示词 1：a/.test({said})")
+    spoken_in.server.hold(None)
     page.wait_for_function(
         f"{said}.startsWith('已写入 output/locales/v_00001_.mp4 - 视频 0:06，用时 0:')"
     )

@@ -44,7 +44,7 @@ def waits(page: Page, script: str, arg: Any = None) -> None:
 @pytest.mark.thorough
 def test_a_page_opened_later_shows_the_render_and_changes_its_story(browser: Browser):
     """The tab that queued it is closed; two others then show the same render, and the later edit is
-    kept.
+    kept. A block takes a second: the pages look at a render of 13 minutes.
     """
     first = f"0:00 {BALL}\n9:40 {BALL}"
     workflow = as_workflow(
@@ -55,6 +55,7 @@ def test_a_page_opened_later_shows_the_render_and_changes_its_story(browser: Bro
     sent = browser.api_prompt()
     hidden = f"({BUTTON}?.disabled ?? true)"
     assert browser.page.evaluate(hidden), "nothing is rendered"
+    browser.server.hold(None, pause=0.25)
     browser.queue()
     waits(browser.page, f"/^0:0[1-9] of 10:00/.test({SAYS}) && !{hidden}")
     assert (browser.page.evaluate(SAVED), browser.api_prompt()) == (saved, sent), (
@@ -88,6 +89,7 @@ def test_a_page_opened_later_shows_the_render_and_changes_its_story(browser: Bro
     two.evaluate(f"{BUTTON}.click()")
     waits(two, f"{STORY_STATUS}.endsWith('in place of what another page has changed.')")
     browser.server.interrupt()
+    browser.server.hold(None)
     for page in (one, two):
         waits(page, f"{SAYS}.startsWith('stopped at') && {hidden}")
     two.close()
@@ -110,6 +112,7 @@ def test_what_a_killed_server_was_doing_is_not_shown_any_more_and_edits_are_sent
         ),
     )
     browser.look_at(TIMELINE, top=60)
+    browser.server.hold(9)  # of 81 blocks two
     browser.queue()
     waits(page, f"/^0:0[1-9] of /.test({SAYS}) && !{BUTTON}.disabled")
     server.stop()
