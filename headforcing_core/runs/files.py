@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -24,6 +25,7 @@ from torch import Tensor
 from ..errors import HeadForcingError
 from ..files import Fields, explained, opened_folder, reason, remove_from, sync_folder
 from ..hashing import SHORT, file_hash
+from .notes import MOST_BYTES, fits
 
 FORMAT_VERSION = 3
 
@@ -44,17 +46,6 @@ _ENTRY = "head_forcing"  # key of the metadata entry
 FINISHED = "seconds"
 LABEL = "label"  # of a video: the words of people on it, and its file
 THUMBNAIL = "thumbnail"  # small picture of a block
-
-_FIELDS = {  # of each kind of file
-    "run": {"setup", "about"},
-    "video": {"setup", "keys", "about", "take", "begun"},
-    FINISHED: {"seconds", "events", "recalls", "occupied"},
-    LABEL: {"title", "starred", "file"},
-    "block": {"key", "after", "event"},
-    "state": {"key", "after", "plain"},
-    "frame": {"frame", "index"},
-    "start": {"key"},
-}
 
 
 class DamagedFile(HeadForcingError):
@@ -111,6 +102,8 @@ def read_note(path: Path) -> Fields:
     Raises DamagedFile if the content has changed or is of another file, HeadForcingError for
     another format version.
     """
+    if path.stat().st_size > MOST_BYTES:
+        raise DamagedFile(f"{path.name} is not a file of a run")
     return _fields(path, read_bytes(path))
 
 
@@ -120,6 +113,23 @@ def read_block_tensors(path: Path) -> tuple[dict[str, Tensor], Fields]:
     fields = read_fields(path)
     with safe_open(path, "pt") as file:
         return {name: file.get_tensor(name) for name in file.keys()}, fields
+
+
+def read_stored_latents(path: Path) -> tuple[dict[str, Tensor], Fields]:
+    """`read_block_tensors` of a block or of start frames, with `latents [frames, channels, h, w]`
+    among the tensors; raises as `read_note`.
+    """
+    tensors, fields = read_block_tensors(path)
+    latents = tensors.get("latents")
+    if (
+        latents is None
+        or latents.ndim != 4
+        or latents.dtype != torch.float32
+        or not latents.numel()
+        or not torch.isfinite(latents).all()
+    ):
+        raise DamagedFile(f"{path.name} holds no latents")
+    return tensors, fields
 
 
 def read_fields(path: Path) -> Fields:
@@ -209,7 +219,7 @@ def _fields(path: Path, text: str | bytes) -> Fields:
     with suppress(ValueError, RecursionError, TypeError, KeyError):
         fields = json.loads(text)
         version = fields["format_version"]
-        known = version != FORMAT_VERSION or _FIELDS[kind_of(path)] <= fields.keys()
+        known = version != FORMAT_VERSION or fits(kind_of(path), fields)
     if not known:
         raise DamagedFile(f"{path.name} is not a file of a run")
     if version != FORMAT_VERSION:

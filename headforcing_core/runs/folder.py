@@ -40,6 +40,7 @@ from .files import (
     named_hash,
     read_block_tensors,
     read_note,
+    read_stored_latents,
     write_note,
     write_tensors,
 )
@@ -120,22 +121,25 @@ class RunReader:
     def read_blocks(self, keys: Sequence[str]) -> Iterator[StoredBlock]:
         """The stored blocks of the leading `keys`, up to the first that is missing or damaged."""
         before = ""
+        size: tuple[int, ...] = ()
         files = files_of(self.folder, "block")
         for key in keys:
             path = files.get(key[:SHORT])
-            content = self._read(path, read_block_tensors)
+            content = self._read(path, read_stored_latents)
             # names have a part of the key only: compare the whole
             if path is None or content is None or content[1]["key"] != key:
                 return
             tensors, fields = content
-            if fields["after"] != before:
+            latents = tensors.pop("latents")
+            size = size or latents.shape[1:]
+            if fields["after"] != before or latents.shape[1:] != size:
                 self._set_aside(path, f"{path.name} does not continue the block before it")
                 return
             before = self._block_hashes[key] = named_hash(path)
             event = fields["event"]
             if event is not None:
                 event = MemoryEvent(**event)
-            yield StoredBlock(tensors.pop("latents"), event, tensors)
+            yield StoredBlock(latents, event, tensors)
 
     def load_blocks(self, keys: Sequence[str]) -> list[StoredBlock]:
         """`read_blocks` as a list; only the last block keeps its `extra`, to save memory."""
@@ -168,7 +172,7 @@ class RunReader:
     def load_start(self) -> Tensor | None:
         """The start frames `[frames, channels, h, w]`, None if there are none."""
         path = files_of(self.folder, "start").get(self.setup[:SHORT])
-        content = self._read(path, read_block_tensors)
+        content = self._read(path, read_stored_latents)
         if content is None or content[1]["key"] != self.setup:
             return None
         return content[0]["latents"]

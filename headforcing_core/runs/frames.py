@@ -41,12 +41,12 @@ def read_frames(folder: Path, names: Iterable[str], state: Path) -> list[KeptFra
     for name in names:
         try:
             tensors, fields = read_block_tensors(stored[name])
+            layers = range(len(tensors) // 2)
+            k = [tensors[f"state.k.{layer}"] for layer in layers]
+            v = [tensors[f"state.v.{layer}"] for layer in layers]
         except (KeyError, FileNotFoundError, DamagedFile) as error:
             found = "damaged" if isinstance(error, DamagedFile) else "missing"
             raise DamagedFile(f"{state.name} is not used, because its {name} is {found}") from error
-        layers = range(len(tensors) // 2)
-        k = [tensors[f"state.k.{layer}"] for layer in layers]
-        v = [tensors[f"state.v.{layer}"] for layer in layers]
         frames.append(KeptFrame(fields["frame"], fields["index"], k=k, v=v, file=name))
     return frames
 

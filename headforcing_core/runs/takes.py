@@ -24,9 +24,9 @@ from .files import (
     key_of,
     kind_of,
     own_files,
-    read_block_tensors,
     read_bytes,
     read_note,
+    read_stored_latents,
     write_bytes,
     write_note,
 )
@@ -100,7 +100,7 @@ def thumbnail(video: StoredVideo, number: int, draw: Callable[[Tensor], bytes]) 
     with suppress(HeadForcingError, OSError, KeyError):
         return read_bytes(files_of(folder, THUMBNAIL)[key[:SHORT]])
     try:
-        tensors, fields = read_block_tensors(files_of(folder, "block")[key[:SHORT]])
+        tensors, fields = read_stored_latents(files_of(folder, "block")[key[:SHORT]])
     except (HeadForcingError, OSError, KeyError):
         return None
     if fields["key"] != key:

@@ -8,6 +8,7 @@ video of one rollout.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -31,9 +32,9 @@ def needs_encoder(about: Fields) -> bool:
     return bool(about.get(RESTARTS))
 
 
-def checked(about: Fields, frames: int) -> Fields:
-    """The notes on the rollouts of so many latent frames, none on a single one; raises ValueError
-    for frames that are not there.
+def checked(about: Fields, frames: float = math.inf) -> Fields:
+    """The notes on the rollouts of so many latent frames, none on a single one; raises ValueError,
+    TypeError or OverflowError for what are no frames of them.
     """
     restarts = tuple(map(int, about.get(RESTARTS, ())))
     if not all(0 <= frame < frames for frame in restarts):
@@ -60,7 +61,13 @@ class FrameCodec:
         """A decoder for one video with these notes, None for one of one rollout; the video frames
         of several are encoded again.
         """
-        restarts = (about or {}).get(RESTARTS)
+        try:
+            restarts = checked(about or {}).get(RESTARTS)
+        except (ValueError, TypeError, OverflowError) as error:
+            raise HeadForcingError(
+                f"the notes on this video do not say with which latent frames its rollouts begin "
+                f"({RESTARTS}): render it again"
+            ) from error
         if restarts:
             return RestartingDecoder(self.source_decoder(), self.encode_video, restarts)
         return self.new_decoder()

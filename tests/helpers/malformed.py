@@ -1,6 +1,7 @@
 """What malformed input may cost, and how it is refused."""
 
 import contextlib
+import copy
 import io
 import random
 import time
@@ -61,3 +62,48 @@ def damaged(good: bytes, rng: random.Random, number: int) -> bytes:
             [0, 127, 255, rng.randrange(256)]
         )
     return bytes(bad)
+
+
+_MISSING = object()
+_HOSTILE: list[Any] = [
+    *(_MISSING, None, True, -1, 0, 1.5, 2**63, 10**400, 1e308, 1e-320, float("nan"), float("inf")),
+    *("", "x", "9" * 5000, "\0", "\ud800", "a\nb\r\x1b[2J", "../../etc/passwd", "a" * 100_000),
+    *([], [1], [None], [[[[]]]], ["a"] * 999, {}, {"x": 1}, {"text": {"toString": None}}),
+]
+
+
+def hostile(good: Any, rng: random.Random, count: int) -> list[Any]:
+    """Copies of JSON, in each a value anywhere is another one or left out."""
+    tries = []
+    for place in places(good):
+        for value in _HOSTILE:
+            if place or value is not _MISSING:
+                tries.append((place, value))
+    return [changed(good, *each) for each in rng.sample(tries, min(count, len(tries)))]
+
+
+def places(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Where there is a value in JSON, of a list its first two."""
+    yield place
+    names: Any = ()
+    if isinstance(value, dict):
+        names = value
+    elif isinstance(value, list):
+        names = range(len(value[:2]))
+    for name in names:
+        yield from places(value[name], (*place, name))
+
+
+def changed(good: Any, place: tuple[Any, ...], value: Any) -> Any:
+    """A copy of JSON with this value at a place."""
+    if not place:
+        return value
+    whole = copy.deepcopy(good)
+    part = whole
+    for name in place[:-1]:
+        part = part[name]
+    if value is _MISSING:
+        del part[place[-1]]
+    else:
+        part[place[-1]] = value
+    return whole

@@ -102,8 +102,14 @@ def test_takes_of_a_story_are_numbered_as_they_were_begun_whatever_is_rendered_a
 
 def test_takes_of_a_workflow_are_numbered_among_themselves_and_keep_their_numbers(tmp_path):
     def begin(key: str, workflow: str) -> None:
-        with RunFolder(tmp_path, "0" * 32, {}) as folder:
-            folder.save_video([key * 32], {"prompts": ["a red ball"], "workflow": workflow})
+        about = {
+            "prompts": ["a red ball"],
+            "starts_seconds": [0.0],
+            "video_frames": 9,
+            "workflow": workflow,
+        }
+        with RunFolder(tmp_path, "0" * 32, about) as folder:
+            folder.save_video([key * 32], about)
 
     def numbered() -> dict[str, int]:
         return {video.keys[0][0]: video.take.number for video in stored_videos(tmp_path)}

@@ -83,7 +83,7 @@ def to_latent(video: StoredVideo, latents: Tensor) -> Tensor:
     """Stored latents `[frames, channels, h, w]`, which are normalised for the model, in the scale
     of a LATENT.
     """
-    return vae.to_latent(_format(video), latents)
+    return vae.to_latent(_format(video, latents), latents)
 
 
 def _find(value: str) -> StoredVideo | None:
@@ -92,12 +92,19 @@ def _find(value: str) -> StoredVideo | None:
     return find_video(folders.runs_folder(), name)
 
 
-def _format(video: StoredVideo) -> comfy.latent_formats.LatentFormat:
-    """ComfyUI's latent format of a Wan model's video, else that of the toy world."""
+def _format(video: StoredVideo, latents: Tensor) -> comfy.latent_formats.LatentFormat:
+    """ComfyUI's latent format of a Wan model's video, else that of the toy world; HeadForcingError
+    if its `latents [frames, channels, h, w]` have other channels.
+    """
     name = video.about.get("latent_format")
-    if name not in (WAN21.name, WAN22.name):
-        return native_model.ToyLatentFormat()
-    found: comfy.latent_formats.LatentFormat = getattr(comfy.latent_formats, name)()
+    found: comfy.latent_formats.LatentFormat = native_model.ToyLatentFormat()
+    if name in (WAN21.name, WAN22.name):
+        found = getattr(comfy.latent_formats, name)()
+    if latents.shape[1] != found.latent_channels:
+        raise HeadForcingError(
+            f"run: {video.name} holds latents of {latents.shape[1]} channels, its notes say "
+            f"{found.latent_channels}; choose another run"
+        )
     return found
 
 
@@ -110,13 +117,14 @@ def _picture(query: Fields) -> web.Response:
     with suppress(HeadForcingError):
         take = _find(query.get("run", ""))
         if take is not None and number in ("0", "1", "2", "3", "4"):
-            picture = thumbnail(take, int(number), partial(_draw, _format(take)))
+            picture = thumbnail(take, int(number), partial(_draw, take))
     return jpeg_answer(picture)
 
 
-def _draw(colours: comfy.latent_formats.LatentFormat, latents: Tensor) -> bytes:
-    """A latent frame as JPEG in the colours of live previews."""
-    picture = linear_colours(colours).decode_latent_to_preview(latents[None, :, None])
+def _draw(take: StoredVideo, latents: Tensor) -> bytes:
+    """A latent frame of a take as JPEG in the colours of live previews."""
+    colours = linear_colours(_format(take, latents[None]))
+    picture = colours.decode_latent_to_preview(latents[None, :, None])
     larger = max(1, THUMBNAIL_PIXELS // max(picture.size))
     return images.jpeg(picture.resize((picture.width * larger, picture.height * larger)))
 
@@ -198,9 +206,10 @@ def _file(label: str) -> Fields | None:
     """
     output = folders.output_folder()
     path = output / label
-    if not path.is_file() or not path.resolve().is_relative_to(output.resolve()):
-        return None
-    return {**video_files.saved(folders.OutputFile(path))}
+    with suppress(OSError, ValueError, RuntimeError):  # too long a name, a link that is a loop
+        if path.is_file() and path.resolve().is_relative_to(output.resolve()):
+            return {**video_files.saved(folders.OutputFile(path))}
+    return None
 
 
 def link_file(take: Any, path: Path, made_by: str) -> None:
