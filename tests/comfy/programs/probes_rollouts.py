@@ -80,6 +80,8 @@ def every_other_kind_of_render_on_the_native_model_equals_the_cores_own():
     for name in ("longlive", "memflow", "swift", "deep_forcing", "rolling_forcing", "causvid"):
         plan = make_plan(model, 3.0, method=name)
         assert apart(hosted(model, plan), own(plan)[0]) <= 1e-4, name
+    # its cache asks the model for prompts
+    check_nothing_is_left(lambda: hosted(model, make_plan(model, 4.5, method="swift")))
     plan = make_plan(model, 1.5, start_frames=len(begun))
     by_host = hosted(model, plan, start=begun)
     other = hosted(model, plan, start=begun + 1)
