@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..devices import Device, upload
 from ..model.wan import Backbone, KeyValueCache, PromptKV, encode_prompt, forward_block
-from ..timeline.switch import SWITCHES, Switch
+from ..timeline.switch import SWITCHES, Blend, Switch
 from .conditions import PassInputs, VideoConditions
 from .rows import BlockRow, Script, SeededNoise
 from .solvers import SOLVERS, Denoiser
@@ -66,37 +66,14 @@ def rollout(
     """
     script = video.script
     first = 0 if part is None else part.start
-    # of any switch, since rows may be replaced
-    most = max(cache.switch_blocks(Switch(kind)) for kind in SWITCHES)
-    latest: deque[Tensor] = deque(maxlen=most)
-    active = None  # the prompt of the model
+    prompts = _Prompts(model, cache, video)
     block = first
-
-    def write_clean(latents: Tensor) -> None:
-        video.on_step(block, 0, None)  # may stop the rollout
-        _clean_pass(model, cache, latents)
-
-    def enter_prompt(row: BlockRow) -> None:
-        """Give model and cache what a row has of its prompt, before its block."""
-        nonlocal active
-        if row.prompt != active:
-            model.use_prompt(script.embedding(block))
-            active = row.prompt
-        if row.pictures:
-            pictures = [
-                upload(script.pictures[name].latents, cache.device) for name in row.pictures
-            ]
-            cache.hold_pictures(pictures, write_clean)
-        if row.switch is not None:
-            unneeded = max(0, len(latest) - cache.switch_blocks(row.switch))
-            cache.apply_switch(row.switch, write_clean, list(latest)[unneeded:])
-
     while block < (len(script) if part is None else part.stop):
         row = script.begin(block)
         event = None
         number = block - first  # in this rollout
         if number >= len(video.given):
-            enter_prompt(row)
+            prompts.enter(row, block)
             held = None
             if block == 0 and video.held is not None:
                 held = upload(video.held, cache.device)
@@ -108,13 +85,53 @@ def rollout(
         else:
             latents = upload(video.given[number], cache.device)
             if number >= cache.block:  # else the cache was restored and holds this block
-                enter_prompt(row)
+                prompts.enter(row, block)
                 cache.begin_block()
-                write_clean(latents)
+                prompts.write_clean(block, latents)
                 event = cache.commit(model.prompt)
-        latest.append(latents)
+        prompts.latest.append(latents)
         yield Block(block, latents, event)
         block += 1
+
+
+class _Prompts:
+    """Gives model and cache the prompts of a video, each before its first block.
+
+    Attributes:
+        active: the prompt of the model.
+        latest: the latents of the last blocks, as many as any switch writes again.
+    """
+
+    def __init__(self, model: VideoModel, cache: BlockCache, video: RolloutInputs):
+        self.model = model
+        self.cache = cache
+        self.video = video
+        self.active: str | Blend | None = None
+        # of any switch, since rows may be replaced
+        most = max(cache.switch_blocks(Switch(kind)) for kind in SWITCHES)
+        self.latest: deque[Tensor] = deque(maxlen=most)
+
+    def enter(self, row: BlockRow, block: int) -> None:
+        """Give model and cache what a row has of its prompt, before its block."""
+        cache = self.cache
+        script = self.video.script
+        write_clean = partial(self.write_clean, block)
+        if row.prompt != self.active:
+            self.model.use_prompt(script.embedding(block))
+            self.active = row.prompt
+        if row.pictures:
+            pictures = [
+                upload(script.pictures[name].latents, cache.device) for name in row.pictures
+            ]
+            cache.hold_pictures(pictures, write_clean)
+        if row.switch is not None:
+            unneeded = max(0, len(self.latest) - cache.switch_blocks(row.switch))
+            cache.apply_switch(row.switch, write_clean, list(self.latest)[unneeded:])
+
+    def write_clean(self, block: int, latents: Tensor) -> None:
+        """One clean pass over latents, before a block or in its place."""
+        self.video.on_step(block, 0, None)  # may stop the rollout
+        _clean_pass(self.model, self.cache, latents)
 
 
 def _clean_pass(model: VideoModel, cache: BlockCache, latents: Tensor) -> None:
