@@ -45,7 +45,7 @@ sys.path.append(str(HERE.parent / "helpers"))
 SIZE = (128, 64)
 SECONDS = 1.5
 Estimate = Callable[[dict[str, Any]], int | None]  # from the JSON of a command
-# of the table in tests/benchmarks/README.md
+# of the table in tests/benchmarks/rehearsal.md
 COLUMNS = "stage seconds own_bytes with_files_bytes estimate_bytes"
 
 

@@ -219,29 +219,8 @@ def test_the_committed_pages_are_those_of_the_committed_numbers():
     for name in ("cpu/results", "cpu/two_threads/results", "cpu/scaling"):
         assert (FOLDER / f"{name}.md").read_text("utf-8") == report.page(recorded(name))
     assert report.table(rehearsal.COLUMNS, recorded("rehearsal")["stages"]) in (
-        FOLDER / "README.md"
+        FOLDER / "rehearsal.md"
     ).read_text("utf-8")
-
-
-def test_the_text_says_what_was_measured():
-    """Every figure of the paragraph on the CPU, as rounded from the JSON."""
-    text = " ".join((FOLDER / "README.md").read_text("utf-8").split())
-    one = {row["row"]: row for row in recorded("cpu/results")["rows"]}
-    two = {row["row"]: row for row in recorded("cpu/two_threads/results")["rows"]}
-    alone = "times_cache_alone"
-    together = "times_with_attention"
-    for sentence in (
-        f"the cache alone took V1 {one['V1'][alone]:.1f} times and V2 {one['V2'][alone]:.1f} times "
-        "as long as B1",
-        f"Self-attention with its cache took V1 {one['V1'][together]:.2f} times and a window of 21 "
-        f"frames {one['W21'][together]:.2f} times as long",
-        f"V1 took {two['V1'][together]:.2f} times and V2 {two['V2'][together]:.2f} times as long",
-    ):
-        assert sentence in text
-    # nine tenths
-    assert 1 - one["V1"]["with_attention_ms"] / one["V1"]["fastest_ms"] == pytest.approx(
-        0.9, abs=0.04
-    )
 
 
 @pytest.mark.alone
