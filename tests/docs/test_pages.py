@@ -42,6 +42,7 @@ RESEARCH = [
     "train",
     "gate",
     "accuracy",
+    "flicker",
     "rooms",
     "returns",
     "memory",
