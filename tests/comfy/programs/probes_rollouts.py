@@ -267,6 +267,8 @@ def comfyui_is_asked_for_the_memory_of_the_estimate():
     class ReloadingStory(core.live_story.Story):
         """Has the model loaded again before each block, as after its text encoder has run."""
 
+        node = None  # of a graph without a timeline
+
         def ask(self):
             again.append(asked_for(self.reload)[1])
             if len(again) == 2:
