@@ -186,11 +186,18 @@ EXPORT = (
         "latents",
         LATENTS,
         None,
-        "run folder, or FOLDER/VIDEO in one as `runs list` names it",
-        {"metavar": "RUN"},
+        "run folder, or FOLDER/VIDEO in one as `runs list` names it; more are other takes, on "
+        "tracks of their own in .otio and .xml",
+        {"metavar": "RUN", "nargs": "+"},
     ),
     ("out", WRITTEN, None, "file to write: .srt, .vtt, .csv, .otio, .xml (FCP 7) or .edl"),
-    ("--video", READ, None, "MP4 of the video, which the clips of a timeline show"),
+    (
+        "--video",
+        READ,
+        None,
+        "MP4 of each RUN, which the clips of a timeline show",
+        {"nargs": "+"},
+    ),
     ("--audio", READ, None, "sound of the video, for a track of the timeline"),
 )
 BATCH = (

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from dataclasses import replace
 
+from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.files import claimed, replacing
 from ..headforcing_core.plan.options import RenderOptions
-from ..headforcing_core.runs.exports import ExportedStory, exported
+from ..headforcing_core.runs.exported_story import ExportedStory
+from ..headforcing_core.runs.exports import exported
 from ..headforcing_core.runs.stored import find_stored
 from .arguments import Result
 from .texts import read_text, translated
@@ -30,11 +33,18 @@ def story(args: Namespace) -> Result:
 
 
 def export(args: Namespace) -> Result:
-    """Write the story of a stored video for another program."""
-    stored = find_stored(args.latents)
-    story = ExportedStory.of(stored, args.video, args.audio)
+    """Write the story of stored videos for another program."""
+    stored = [find_stored(place) for place in args.latents]
+    videos = args.video or [None] * len(stored)
+    if len(videos) != len(stored):
+        raise HeadForcingError(
+            f"--video names a file for each RUN in the same order: expected {len(stored)}, found "
+            f"{len(videos)}"
+        )
+    takes = [ExportedStory.of(*each) for each in zip(stored, videos, strict=True)]
+    story = replace(takes[0], sound=args.audio, takes=takes[1:])
     text = exported(story, args.out.suffix)
     with claimed(args.out), replacing(args.out) as temporary:
         temporary.write_text(text, encoding="utf-8", newline="\n")
     found = {"out": str(args.out), "prompts": [scene.text for scene in story.scenes]}
-    return Result([f"{len(story.scenes)} prompts of {stored.name} in {args.out}"], found)
+    return Result([f"{len(story.scenes)} prompts of {story.name} in {args.out}"], found)

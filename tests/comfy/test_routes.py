@@ -35,6 +35,7 @@ POSTS = {
     "forecast": {"output": {}, "node": "x"},
     "takes/label": {"take": "x"},
     "takes/delete": {"take": "x"},
+    "takes/export": {"take": "x", "end": ".srt"},
 }
 GETS = (
     "takes",

@@ -153,10 +153,15 @@ def delete_take(body: Any) -> Fields:
 
 
 def _take_of(body: Any) -> StoredVideo:
+    """The video that the request of a page is about."""
+    return find_take(body.get("take") if isinstance(body, dict) else None)
+
+
+def find_take(name: Any) -> StoredVideo:
     """The video that a page means: its name is compared with what is there, never made into a
     path.
     """
-    video = _find(str(body.get("take"))) if isinstance(body, dict) else None
+    video = _find(str(name))
     if video is None:
         raise HeadForcingError("this take is not there any more")
     return video
@@ -204,12 +209,22 @@ def _file(label: str) -> Fields | None:
     """The video file of that name below the output folder as a page asks for it; None where it is
     not there.
     """
+    path = _path(label)
+    return None if path is None else {**video_files.saved(folders.OutputFile(path))}
+
+
+def _path(label: str) -> Path | None:
     output = folders.output_folder()
     path = output / label
     with suppress(OSError, ValueError, RuntimeError):  # too long a name, a link that is a loop
         if path.is_file() and path.resolve().is_relative_to(output.resolve()):
-            return {**video_files.saved(folders.OutputFile(path))}
+            return path
     return None
+
+
+def file_of(take: StoredVideo) -> Path | None:
+    """The last video file that was made of a take; None where it is not there."""
+    return _path(read_label(take.folder, take.keys[-1]).file)
 
 
 def link_file(take: Any, path: Path, made_by: str) -> None:

@@ -1,9 +1,11 @@
 // The menu of a bar in the story panel.
+import { playerOf } from "../player/messages.js";
 import { queuePart } from "../queue_part.js";
 import { make } from "../shared.js";
 import { t } from "../texts.js";
 import { isShortcut } from "../timeline/keys.js";
 import { plainTime, startSeconds } from "../timeline/segments.js";
+import { exportEntries } from "./export.js";
 /** @import {Entry, GraphNode, Part} from "../types.js" */
 /** @import {TimelineEditor} from "../timeline/editor.js" */
 /** @import {Markers} from "./markers.js" */
@@ -50,6 +52,9 @@ export class Menu {
     const entries = sampler ? this.#renderEntries(editor, sampler, index) : [];
     entries.push(...this.#editEntries(editor, index, seconds));
     entries.push([t("Set a marker at %1", plainTime(markerSeconds)), () => markers.add(markerSeconds)]);
+    const take = sampler ? playerOf(sampler).take : undefined;
+    const formats = () => exportEntries(take, markers.all, this.#say);
+    entries.push([t("Export"), () => this.#show(event, formats(), t("Export"))]);
     entries.push(...this.#recallEntries(editor, index));
     this.#show(event, entries, t("Prompt %1", index + 1));
   }
