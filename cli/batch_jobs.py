@@ -14,11 +14,12 @@ from typing import NoReturn
 from ..headforcing_core.errors import HeadForcingError, unknown_name
 from ..headforcing_core.files import Fields, Named, check_kept, why_no_name
 from ..headforcing_core.hashing import digest
+from ..headforcing_core.names import DEMO_AUTOENCODER, DEMO_MODEL, bundled_profiles
 from ..headforcing_core.timeline.characters import MARKS_OF_LETTERS, same_letters, split_lines
 from ..headforcing_core.weights.shards import shard_files
 from .arguments import COMMANDS
 from .options import GPU_OPTIONS, add_rows
-from .parser import VIDEO, Parser, named_file, named_files
+from .parser import VIDEO, Parser, named_files
 from .texts import read_file
 from .values import portable
 
@@ -154,9 +155,9 @@ def _arguments(fields: Fields, name: str, out: Path) -> Namespace:
         raise HeadForcingError(f"cannot read {unknown[0]!r}")
     reads, _ = named_files(parser, args)
     args = portable(args)
+    args.reads = [(option, path.absolute()) for option, path in reads]
     args.identity = _identity(args, options, demo=demo, latents=latents)
     args.demo = demo
-    args.reads = [(option, path.absolute()) for option, path in reads]
     args.out = out / f"{name}.mp4" if demo or args.vae is not None else None
     args.latents = out / f"{name}.safetensors" if latents or args.out is None else None
     # its own: two stories of one seed would share a folder, which one process locks
@@ -165,15 +166,16 @@ def _arguments(fields: Fields, name: str, out: Path) -> Namespace:
 
 
 def _identity(args: Namespace, options: Iterable[str], demo: bool, latents: bool) -> str:
-    """The hash of the options of a line, and of size and time of the files among them."""
+    """The hash of the options of a line, and of size and time of the files that they name."""
     values = {name: getattr(args, name) for name in sorted(options)}
-    paths = [value for value in values.values() if isinstance(value, (Path, str))]
-    paths += [named_file(word)[1] for word in args.reference]
+    files = {path for option, path in args.reads if option != "--prompts"}  # whose text is known
     for name in ("weights", "text_encoder"):  # which can be in several files
         if values.get(name) is not None:
-            paths += shard_files(Path(values[name]))
+            files.update(shard_files(Path(values[name])))
+    # those of the package are the same wherever it is installed
+    files -= {DEMO_MODEL, DEMO_AUTOENCODER, *bundled_profiles().values()}
     stamps = []
-    for path in paths:
+    for path in sorted(files):
         if os.path.isfile(path):
             found = os.stat(path)
             stamps.append((str(path), found.st_size, found.st_mtime_ns))

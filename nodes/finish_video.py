@@ -81,7 +81,7 @@ class FinishVideo(schema.FileNode):
         models = _Models(upscale_model, interp_model, 1 if interp_model is None else multiplier)
         width, height = models.size_of(footage)
         fps = footage.fps * models.multiplier
-        key = digest(key, models.key, crf, av.__version__)[:8]
+        key = _name_of_part(key, models, crf)
         soundtrack = soundtrack_of(audio)
         sound = footage.sound if soundtrack is None else soundtrack.from_second(0.0)
         with (
@@ -203,6 +203,11 @@ class _Models:
         from comfy_extras.nodes_upscale_model import ImageUpscaleWithModel
 
         return _run(ImageUpscaleWithModel, self.upscale, images)
+
+
+def _name_of_part(footage: str, models: _Models, crf: int) -> str:
+    """A short hash of all that half a finished video depends on; its sound is added anew."""
+    return digest(footage, models.key, crf, av.__version__)[:8]
 
 
 def _checked(images: Tensor, model: str) -> Tensor:

@@ -37,7 +37,7 @@ LAYOUTS = {
     7: "6.1",
     8: "7.1",
 }
-_ANY_FLOATS = ("flt", "dbl")  # of samples that no codec has made, and that may be NaN
+_FLOATS = ("flt", "fltp", "dbl", "dblp")  # of a lossless codec, they may be NaN
 PIECE = 1 << 16  # samples that are encoded at a time
 # Samples a second: a header may state any number, and a piece of sound at a low rate is long.
 RATES = (1_000, 768_000)
@@ -91,6 +91,8 @@ def sound_of_stream(
         pass  # raises where it cannot be converted
     is_whole = section is None
     with opened() as container:
+        codec = container.streams.audio[place].codec_context.codec
+        any_floats = first_frame.format.name in _FLOATS and codec.lossless
         longest_gap = math.inf
         if section is None:
             begin = max(0, container.start_time or 0) / time_base
@@ -105,7 +107,7 @@ def sound_of_stream(
             frames = _decoded(container, container.streams.audio[place])
             yield from _section(as_floats(frames, rate, layout), rate, start, end, longest_gap)
 
-    if not is_whole and first_frame.format.name in _ANY_FLOATS:
+    if not is_whole and any_floats:
         for piece in pieces():
             check_finite(piece)
     return Sound(pieces, rate, layout)

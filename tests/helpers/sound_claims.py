@@ -70,9 +70,11 @@ def silent_track(path: Path) -> Path:
     return path
 
 
-def float_sound(path: Path, samples: np.ndarray, pictures: int = 0) -> Path:
-    """Samples `[n]` at 48 kHz as floats that are not compressed, with so many pictures."""
-    return _with_tracks(path, [samples], pictures)
+def float_sound(
+    path: Path, samples: np.ndarray, pictures: int = 0, codec: str = "pcm_f32le"
+) -> Path:
+    """Samples `[n]` at 48 kHz as floats that are kept as they are, with so many pictures."""
+    return _with_tracks(path, [samples], pictures, codec)
 
 
 def silent_tracks(path: Path, count: int, heard: tuple[int, ...] = ()) -> Path:
@@ -86,13 +88,18 @@ def silent_tracks(path: Path, count: int, heard: tuple[int, ...] = ()) -> Path:
     return _with_tracks(path, tracks, pictures=8)
 
 
-def _with_tracks(path: Path, tracks: list[np.ndarray | None], pictures: int) -> Path:
+def _with_tracks(
+    path: Path, tracks: list[np.ndarray | None], pictures: int, codec: str = "pcm_f32le"
+) -> Path:
     with av.open(str(path), "w") as container:
         video = None
         if pictures:
             video = container.add_stream("libx264", rate=8)
             video.width, video.height, video.pix_fmt = 64, 64, "yuv420p"
-        streams = [container.add_stream("pcm_f32le", rate=48_000, layout="mono") for _ in tracks]
+        streams = [container.add_stream(codec, rate=48_000, layout="mono") for _ in tracks]
+        kind = "flt" if codec == "pcm_f32le" else "fltp"
+        for stream in streams:
+            stream.codec_context.format = kind
         for number in range(pictures):
             picture = np.full((64, 64, 3), number * 20, np.uint8)
             container.mux(video.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
@@ -101,7 +108,7 @@ def _with_tracks(path: Path, tracks: list[np.ndarray | None], pictures: int) -> 
         for stream, samples in zip(streams, tracks, strict=True):
             if samples is None:
                 continue
-            frame = av.AudioFrame.from_ndarray(samples[None], format="flt", layout="mono")
+            frame = av.AudioFrame.from_ndarray(samples[None], format=kind, layout="mono")
             frame.sample_rate = 48_000
             container.mux(stream.encode(frame))
             container.mux(stream.encode())

@@ -1,11 +1,15 @@
 """What a stored thing depends on is in its name: each part is changed alone."""
 
+import json
 import os
 from dataclasses import fields, replace
+from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
+from headforcing.cli.batch_jobs import read_jobs
 from headforcing.headforcing_core.head_profiles.shares import ProfileSetup
 from headforcing.headforcing_core.model import attention_timing
 from headforcing.headforcing_core.model.attention_backends import Operands
@@ -16,9 +20,14 @@ from headforcing.headforcing_core.plan.speech import Speech
 from headforcing.headforcing_core.plan.start import Start
 from headforcing.headforcing_core.render.measured_roles import roles_files
 from headforcing.headforcing_core.rollout.rows import Picture
+from headforcing.headforcing_core.runs.folder import RunFolder
+from headforcing.headforcing_core.runs.stored import StoredVideo, find_stored
+from headforcing.headforcing_core.runs.takes import Label, read_label, thumbnail, write_label
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
+from headforcing.headforcing_core.video.sound import Sound, sound_of_samples
 from headforcing.headforcing_core.video.soundtrack import Soundtrack
 from headforcing.headforcing_core.video.speech_features import speech_keys
+from headforcing.headforcing_core.video.writer import VideoSettings, VideoWriter
 from headforcing.headforcing_core.weights.identity import file_identity
 from method_renders import CONFIG, PROFILE, STRIPES, causvid_plan, job_of, repeated
 
@@ -230,3 +239,187 @@ def test_the_identity_of_a_file_is_computed_again_when_the_file_has_changed(
     else:
         path = path.rename(tmp_path / "other.safetensors")
     assert ask(part) != first
+
+
+@pytest.mark.parametrize("changed", ["name", "driver", "package"])
+def test_times_of_backends_on_a_gpu_are_named_by_gpu_driver_and_packages(
+    changed, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    told = {"name": "a GPU", "driver": "1.0", "package": "1.0"}
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: told["name"])
+    monkeypatch.setattr(attention_timing, "driver_version", lambda: told["driver"])
+    monkeypatch.setattr(attention_timing.metadata, "version", lambda package: told["package"])
+    operands = Operands(torch.device("cuda"), torch.float32, 16)
+
+    def file():
+        return attention_timing._file(["sdpa"], LayerSizes(12, ((2, 40),)), operands)
+
+    before = file()
+    told[changed] = "another"
+    assert file() != before
+
+
+@pytest.fixture
+def stored(tmp_path):
+    """A function that gives a stored video of these keys, in one folder."""
+
+    def make(*keys: str) -> StoredVideo:
+        about = {"prompts": ["a"], "starts_seconds": [0.0], "video_frames": 9}
+        with RunFolder(tmp_path / "runs", "0" * 32, about) as folder:
+            folder.save_video(keys, about)
+            for place, key in enumerate(keys):
+                previous = keys[place - 1] if place else None
+                latents = torch.full((3, 16, 4, 4), float(int(key[0], 16)))
+                folder.save_block(place, key, latents, None, previous=previous)
+        return find_stored(folder.folder)
+
+    return make
+
+
+def test_a_small_picture_is_that_of_its_block(stored):
+    """A later take with another first block gets its own, one with the same block the same."""
+
+    def picture(video: StoredVideo) -> bytes | None:
+        return thumbnail(video, 0, lambda latents: str(latents.mean().item()).encode())
+
+    assert picture(stored("1" * 32)) == b"1.0"
+    assert picture(stored("2" * 32)) == b"2.0"
+    assert picture(stored("1" * 32, "3" * 32)) == b"1.0"
+
+
+def test_a_label_is_that_of_the_last_block_of_its_take(stored):
+    first = stored("1" * 32)
+    write_label(first.folder, first.keys[-1], title="mine", starred=True)
+    longer = stored("1" * 32, "3" * 32)
+    assert read_label(longer.folder, longer.keys[-1]) == Label()
+    assert read_label(first.folder, first.keys[-1]).title == "mine"
+
+
+# ------------------------------------------------------------------------ finished video of a batch
+
+OPTIONS = {  # a line of a batch, and for each option another value
+    "prompts": ("a red ball", "a blue cross"),
+    "seconds": (3, 4.5),
+    "seed": (1, 2),
+    "size": ("64x64", "96x64"),
+    "start_part": ("first", "last"),
+    "audio_offset": (0.0, 1.0),
+    "audio_gain": (0.0, -3.0),
+    "switch": ("reset", "flush"),
+    "re_anchor": (False, True),
+    "method": ("head_forcing", "longlive"),
+    "set": ("memory.recent_frames=3", "memory.recent_frames=4"),
+    "sigmas": ("1, 0.5", "1, 0.6"),
+    "attention": ("auto", "sdpa"),
+    "dtype": ("bf16", "fp32"),
+    "fp8_linears": (False, True),
+    "rule": ("quota", "function"),
+    "decoder": ("auto", "wan"),
+    "latents": (False, True),
+}
+FILES = {  # options that name a file, and a file that is read
+    "weights": "w.safetensors",
+    "lora": "lora.safetensors",
+    "text_encoder": "t.safetensors",
+    "vae": "v.safetensors",
+    "live_decoder": "d.safetensors",
+    "start_image": "image.png",
+    "start_video": "start.mp4",
+    "start_latents": "start.safetensors",
+    "reference": "hero.png",
+    "audio": "sound.wav",
+    "profile": "mine.json",
+    "shares of the profile": "mine.safetensors",
+    "speech": "speech.wav",
+    "speech_encoder": "encoder/model.safetensors",
+    "its description": "encoder/config.json",
+}
+
+
+STARTS = {"start_image", "start_video", "start_latents"}  # a line has one of them
+
+
+def identity_of(folder: Path, start: str = "start_image", **changed: object) -> str:
+    """That of a line with all of these options, whatever a render says of them together."""
+    line = {name: value for name, (value, _) in OPTIONS.items()}
+    for name, file in FILES.items():
+        if " " not in name and name not in STARTS - {start}:
+            line[name] = str(folder / file)
+    line |= {"speech_encoder": str(folder / "encoder"), "reference": f"hero={folder / 'hero.png'}"}
+    jobs = folder / "jobs.jsonl"
+    jobs.write_text(json.dumps({**line, **changed}))
+    (args,) = read_jobs(jobs, folder / "out").values()
+    return args.identity
+
+
+@pytest.fixture
+def files_of_a_batch(tmp_path):
+    (tmp_path / "encoder").mkdir()
+    for file in FILES.values():
+        (tmp_path / file).write_bytes(b"one")
+        os.utime(tmp_path / file, (1e9, 1e9))
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_a_finished_video_of_a_batch_is_of_each_option_of_its_line(name, files_of_a_batch):
+    before = identity_of(files_of_a_batch)
+    assert identity_of(files_of_a_batch) == before
+    assert identity_of(files_of_a_batch, **{name: OPTIONS[name][1]}) != before
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("changed", ["size", "time", "place"])
+def test_a_finished_video_of_a_batch_is_of_each_file_that_its_line_names(
+    name, changed, files_of_a_batch
+):
+    start = name if name in STARTS else "start_image"
+    before = identity_of(files_of_a_batch, start)
+    path = files_of_a_batch / FILES[name]
+    if changed == "size":
+        path.write_bytes(b"another")
+        os.utime(path, (1e9, 1e9))
+    elif changed == "time":
+        os.utime(path, (1e9, 1e9 + 1))
+    else:
+        path.rename(path.with_name(f"old-{path.name}"))
+    assert identity_of(files_of_a_batch, start) != before
+
+
+def test_a_finished_video_of_a_batch_does_not_depend_on_files_that_it_does_not_name(
+    files_of_a_batch, monkeypatch
+):
+    """The text of `@story.txt` counts, not the file; a file called `sdpa` is none that is read."""
+    monkeypatch.chdir(files_of_a_batch)
+    story = files_of_a_batch / "story.txt"
+    story.write_text("a red ball")
+    before = identity_of(files_of_a_batch, prompts="@story.txt", attention="sdpa")
+    os.utime(story, (1e9, 1e9))
+    (files_of_a_batch / "sdpa").write_text("x")
+    assert identity_of(files_of_a_batch, prompts="@story.txt", attention="sdpa") == before
+    story.write_text("a red ball.")
+    assert identity_of(files_of_a_batch, prompts="@story.txt", attention="sdpa") != before
+
+
+def test_half_a_finished_video_goes_on_with_the_sound_that_is_given_now(tmp_path):
+    """So its name need not tell the sound: that of the part which is there is not kept."""
+    frames = torch.zeros(48, 64, 64, 3, dtype=torch.uint8)
+
+    def tone(hertz: float) -> Sound:
+        at = torch.arange(3 * 48_000) / 48_000
+        return sound_of_samples(torch.sin(6.2832 * hertz * at)[None] / 2, 48_000)
+
+    settings = VideoSettings(tmp_path / "v.mp4", fps=16, partial=tmp_path / "v.part.mp4")
+    with (
+        pytest.raises(KeyboardInterrupt),
+        VideoWriter(settings, 64, 64, goes_on=True, sound=tone(220)) as writer,
+    ):
+        writer.write(frames[:40])
+        raise KeyboardInterrupt
+    with VideoWriter(settings, 64, 64, goes_on=True, sound=tone(880)) as writer:
+        assert writer.video_frames > 0
+        writer.write(frames[writer.video_frames :])
+    heard = list(Soundtrack.of_file(tmp_path / "v.mp4").sound.pieces())
+    first_second = np.concatenate(heard, axis=1)[0, :48_000]
+    assert np.abs(np.fft.rfft(first_second)).argmax() == 880
