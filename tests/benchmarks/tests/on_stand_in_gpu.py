@@ -6,8 +6,10 @@ stand_in_gpu.py.
 """
 
 import functools
+import io
 import json
 from collections import Counter
+from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,13 +18,14 @@ import pytest
 import stand_in_gpu
 import torch
 from flat_colour import decoded
-from headforcing.cli import profiles
+from headforcing.cli import loaded, profiles
 from headforcing.cli.cli import main
 from headforcing.cli.values import pick_device
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile
 from headforcing.headforcing_core.methods.head_forcing import PRESETS
 from headforcing.headforcing_core.model.wan import WanConfig, WanModel
+from headforcing.headforcing_core.plan.resources import Needs
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from headforcing.headforcing_core.video.tiny_decoder import TinyDecoder
 from headforcing.headforcing_core.weights.umt5 import save_embeddings
@@ -41,6 +44,7 @@ RECORDINGS = [
     *sorted((GOLDEN / "peers").iterdir()),
 ]
 STORY = "0:00 a green apple\n0:00.75 a red apple"
+NORM = 3 * 512 * 128 * 4  # bytes of the temporaries of a norm over a prompt
 # once for every block: its latents are copied for all that read them
 EACH_BLOCK = {"rollout/loop.py"}
 
@@ -124,7 +128,16 @@ def generate(files: Path):
             files / f"found on {device}",
         ]
         given += ["--vae", files / "vae.safetensors", "--out", video] if decodes else []
-        assert main(["generate", *map(str, given), *more]) == 0
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        with redirect_stdout(io.StringIO()) as told:
+            assert main(["generate", *map(str, given), *more, "--json"]) == 0
+        if device == "cuda":
+            needs = Needs(**json.loads(told.getvalue())["needs"])
+            peak = torch.cuda.max_memory_allocated() - before
+            # keys and values of the next prompt; at real sizes a pass takes more
+            next_prompt = needs.prompt + NORM
+            assert peak < 1.05 * needs.memory + next_prompt, (peak, needs)
         return load_file(latents)["latents"], decoded(video).astype(int) if decodes else np.empty(0)
 
     return run
@@ -163,6 +176,40 @@ def test_speech_and_a_portrait_are_not_waited_for():
     made_once = {"cache/head_cache.py", "model/attention_backends.py"}  # caches, self-tests
     assert waits().keys() <= made_once
     close(made.latents, case.tensors["latents/rolling"])
+
+
+def test_measuring_heads_is_waited_for_once_a_block_and_once_a_measured_step(
+    generate, files: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """And not within a pass."""
+    told = []
+    measure = loaded.with_measured_roles
+
+    def watch(job, model, measuring):
+        steps = []
+        found = measure(job, model, replace(measuring, on_step=lambda *step: steps.append(step)))
+        told.append((steps, waits()))
+        return found
+
+    monkeypatch.setattr(loaded, "with_measured_roles", watch)
+    stand_in_gpu.waits.clear()
+    generate(
+        "cuda",
+        "--profile",
+        "auto",
+        "--seconds",
+        "3",
+        "--found-profiles",
+        str(files / "waits"),
+        decodes=False,
+    )
+    ((steps, found),) = told
+    begun = sum(latents is None for _, _, latents in steps)
+    done = len(steps) - begun
+    assert found["rollout/loop.py"] == begun > 0
+    assert 0 < found["head_profiles/profiler.py"] <= done
+    made_once = {"cache/head_cache.py", "model/attention_parts.py"}  # caches, self-tests
+    assert found.keys() <= made_once | {"rollout/loop.py", "head_profiles/profiler.py"}
 
 
 def test_modulations_that_a_host_leaves_on_the_cpu_are_not_waited_for():

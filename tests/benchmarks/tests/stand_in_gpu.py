@@ -10,8 +10,10 @@ tensors of different devices, memory of a GPU is not readable by NumPy, and only
 pinned memory need not wait. What waits for the device is counted in `waits`, by the line of the
 project that caused it.
 
+The bytes of a device's tensors are counted, views once: `torch.cuda.memory_allocated` and the peak.
+
 What it cannot show: kernels (Triton's are refused, so their references run), CUDA graphs, streams
-that run beside each other, speed and memory. A list as an index ends in an internal error of
+that run beside each other, speed, and what operators and PyTorch's allocator take besides. A list as an index ends in an internal error of
 PyTorch; on a GPU it is copied, and waited for. It needs Linux, g++ and a PyTorch that is built for
 the CPU: one built for CUDA has operators of its own for the device.
 """
@@ -27,6 +29,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import weakref
 from collections import Counter
 from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
@@ -96,6 +99,42 @@ pinned: dict[int, Any] = {}  # storages by address, kept so that no other takes 
 pinnable = math.inf  # bytes that this process can still pin
 
 
+class Memory:
+    """Bytes of the tensors on one device, and the most of them at a time since `reset`."""
+
+    def __init__(self) -> None:
+        self.used = self.peak = 0
+        self._tensors: Counter[int] = Counter()  # of each storage, by address
+        self._sizes: dict[int, int] = {}
+        self._lock = threading.RLock()  # a tensor may be freed while another is counted
+
+    def count(self, tensor: Tensor) -> None:
+        """Count a new tensor, until it is freed."""
+        storage = tensor.inner.untyped_storage()
+        address = storage._cdata
+        with self._lock:
+            if not self._tensors[address]:
+                self._sizes[address] = storage.nbytes()
+                self.used += storage.nbytes()
+                self.peak = max(self.peak, self.used)
+            self._tensors[address] += 1
+        weakref.finalize(tensor, self._free, address)
+
+    def _free(self, address: int) -> None:
+        with self._lock:
+            self._tensors[address] -= 1
+            if not self._tensors[address]:
+                del self._tensors[address]
+                self.used -= self._sizes.pop(address)
+
+    def reset(self) -> None:
+        """Forget the peak."""
+        self.peak = self.used
+
+
+memory = [Memory() for _ in range(DEVICES)]
+
+
 class StandInTensor(Tensor):
     """A tensor of a CUDA device; `inner` is the CPU tensor with its numbers."""
 
@@ -112,6 +151,7 @@ class StandInTensor(Tensor):
             device=device,
         )
         made.inner = inner
+        memory[device.index].count(made)
         return made
 
     @classmethod
@@ -393,13 +433,19 @@ def install() -> None:
         "_lazy_init",
         "empty_cache",
         "ipc_collect",
-        "reset_peak_memory_stats",
         "set_sync_debug_mode",
     )
-    no_bytes = ("memory_reserved", "memory_allocated", "max_memory_allocated")
+
+    def memory_of(device: Any) -> Memory:
+        return memory[library.current_device() if device is None else _index(device)]
+
     fakes: dict[str, Any] = {
         **dict.fromkeys(nothing, lambda *_: None),
-        **dict.fromkeys(no_bytes, lambda *_: 0),
+        **dict.fromkeys(
+            ("memory_reserved", "memory_allocated"), lambda device=None: memory_of(device).used
+        ),
+        "max_memory_allocated": lambda device=None: memory_of(device).peak,
+        "reset_peak_memory_stats": lambda device=None: memory_of(device).reset(),
         **dict.fromkeys(
             ("is_available", "is_initialized", "is_bf16_supported"), lambda *_, **__: True
         ),
@@ -429,6 +475,7 @@ def install() -> None:
     for name, fake in fakes.items():
         setattr(torch.cuda, name, fake)
     _patch_tensors()
+    _patch_attention()
     operators = torch.library.Library("_", "IMPL")
     operators.fallback(lambda operator, *args, **kwargs: run(operator, args, kwargs), "CUDA")
     install.kept = operators
@@ -543,6 +590,22 @@ def _patch_tensors() -> None:
     torch.__future__.set_overwrite_module_params_on_conversion(True)
     for name in ("empty", "empty_like", "zeros", "ones", "full", "rand", "randn"):
         setattr(torch, name, pinning(getattr(torch, name)))
+
+
+def _patch_attention() -> None:
+    """Attention in one operator, as on a GPU: PyTorch built for the CPU would write all scores
+    there.
+    """
+    fused = torch.nn.functional.scaled_dot_product_attention
+
+    def attention(q: Tensor, k: Tensor, v: Tensor, *rest: Any, **options: Any) -> Tensor:
+        if not isinstance(q, StandInTensor):
+            return fused(q, k, v, *rest, **options)
+        if not q.device == k.device == v.device:
+            raise RuntimeError(f"q, k and v are on {q.device}, {k.device} and {v.device}")
+        return StandInTensor(fused(q.inner, k.inner, v.inner, *rest, **options), q.device)
+
+    torch.nn.functional.scaled_dot_product_attention = attention
 
 
 def pytest_configure(config: Any) -> None:
