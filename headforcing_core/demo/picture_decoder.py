@@ -119,6 +119,15 @@ class PictureDecoder(nn.Module):
         return PictureStreamingDecoder(self).decode(latents)
 
 
+def decoding_bytes(frames: int, height: int, width: int) -> int:
+    """Most bytes that decoding so many latent frames `[16, height, width]` at once takes besides the
+    weights: one frame while it is drawn, which takes as much as the video frames of 20, and all
+    video frames, separate and joined. `tests/benchmarks/run.py picture` measures three frames.
+    """
+    video_frames = TEMPORAL_STRIDE * 3 * (8 * SCALE) ** 2 * height * width
+    return (20 + 2 * frames) * video_frames * torch.float32.itemsize
+
+
 class PictureStreamingDecoder:
     """A `stream.StreamingDecoder` whose state is the last latent frame.
 

@@ -9,11 +9,12 @@ from torch.utils._pytree import tree_leaves
 
 class CountsMemory(TorchDispatchMode):
     """The most bytes that the results of all operations took together, without those of `tensors`
-    known before.
+    known before, on tensors without data or those of another kind of device.
     """
 
-    def __init__(self, tensors):
+    def __init__(self, tensors, device="meta"):
         super().__init__()
+        self.device = device
         self.known = {tensor.untyped_storage()._cdata for tensor in tensors}
         self.alive: dict[int, tuple[StorageWeakRef, int]] = {}
         self.peak = 0
@@ -22,7 +23,9 @@ class CountsMemory(TorchDispatchMode):
         result = function(*args, **(kwargs or {}))
         for tensor in tree_leaves(result):
             storage = (
-                tensor.untyped_storage() if isinstance(tensor, Tensor) and tensor.is_meta else None
+                tensor.untyped_storage()
+                if isinstance(tensor, Tensor) and tensor.device.type == self.device
+                else None
             )
             if storage is not None and storage._cdata not in self.known:
                 self.alive[storage._cdata] = (StorageWeakRef(storage), storage.nbytes())

@@ -20,7 +20,7 @@ from torch.nn import functional
 
 from ....headforcing_core.demo import word_hash
 from ....headforcing_core.demo.assets import SIZE, TOY_CONFIG, load_picture_decoder, model_path
-from ....headforcing_core.demo.picture_decoder import SCALE, PictureStreamingDecoder
+from ....headforcing_core.demo.picture_decoder import SCALE, PictureStreamingDecoder, decoding_bytes
 from ....headforcing_core.demo.rooms_autoencoder import (
     PREVIEW_BIAS,
     PREVIEW_FACTORS,
@@ -196,7 +196,8 @@ class ToyVAE(comfy.sd.VAE):
         self.downscale_ratio = (lambda video_frames: max(0, (video_frames + 3) // 4), 8, 8)
         self.upscale_index_formula = (4, side, side)
         self.downscale_index_formula = (4, 8, 8)
-        self.memory_used_decode = self.memory_used_encode = lambda shape, dtype: 64 * 2**20
+        self.memory_used_decode = lambda shape, dtype: decoding_bytes(*shape[2:])
+        self.memory_used_encode = lambda shape, dtype: 64 * 2**20
         self.device = model_management.vae_device()
         self.vae_dtype = torch.float32
         self.output_device = model_management.intermediate_device()

@@ -18,7 +18,7 @@ import pytest
 import stand_in_gpu
 import torch
 from flat_colour import decoded
-from headforcing.cli import loaded, profiles
+from headforcing.cli import profiles, roles
 from headforcing.cli.cli import main
 from headforcing.cli.values import pick_device
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
@@ -137,7 +137,8 @@ def generate(files: Path):
             peak = torch.cuda.max_memory_allocated() - before
             # keys and values of the next prompt; at real sizes a pass takes more
             next_prompt = needs.prompt + NORM
-            assert peak < 1.05 * needs.memory + next_prompt, (peak, needs)
+            # a tenth: latents, positions and embeddings, which are a share of a small model
+            assert peak < 1.1 * needs.memory + next_prompt, (peak, needs)
         return load_file(latents)["latents"], decoded(video).astype(int) if decodes else np.empty(0)
 
     return run
@@ -183,7 +184,7 @@ def test_measuring_heads_is_waited_for_once_a_block_and_once_a_measured_step(
 ):
     """And not within a pass."""
     told = []
-    measure = loaded.with_measured_roles
+    measure = roles.with_measured_roles
 
     def watch(job, model, measuring):
         steps = []
@@ -191,7 +192,7 @@ def test_measuring_heads_is_waited_for_once_a_block_and_once_a_measured_step(
         told.append((steps, waits()))
         return found
 
-    monkeypatch.setattr(loaded, "with_measured_roles", watch)
+    monkeypatch.setattr(roles, "with_measured_roles", watch)
     stand_in_gpu.waits.clear()
     generate(
         "cuda",
@@ -208,7 +209,8 @@ def test_measuring_heads_is_waited_for_once_a_block_and_once_a_measured_step(
     done = len(steps) - begun
     assert found["rollout/loop.py"] == begun > 0
     assert 0 < found["head_profiles/profiler.py"] <= done
-    made_once = {"cache/head_cache.py", "model/attention_parts.py"}  # caches, self-tests
+    # caches, self-tests
+    made_once = {"cache/head_cache.py", "model/attention_parts.py", "model/attention_backends.py"}
     assert found.keys() <= made_once | {"rollout/loop.py", "head_profiles/profiler.py"}
 
 
