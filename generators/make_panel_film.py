@@ -1,125 +1,126 @@
-"""Writes docs/images/story_panel.webp: Run, the video grows, pictures come into the bars, an edit is
-applied, and two takes play beside each other. Filmed in a real browser with the demo model.
+"""Writes docs/images/story_panel.webp: a story is rendered in the story panel, one of its scenes gets
+other words meanwhile, two takes are compared, a scene is dragged to a beat. Filmed in a real browser
+with the demo model, within four minutes on two idle cores.
 
     python tasks.py write panel_film
 """
 
-import io
 import tempfile
 from pathlib import Path
 
 from comfy_browser import Browser, of_widget
-from comfy_graphs import growing_graph
 from comfy_harness import ComfyServer
 from comfy_setup import LATEST_FRONTEND, NEWEST, installed
-from PIL import Image
-from playwright.sync_api import Page
+from film import Film
+from sound_files import beat_file
+from workflow_graphs import DEMO_SEED
+from workflow_sources import story
 
-FILE = Path(__file__).resolve().parents[1] / "docs" / "images" / "story_panel.webp"
-WINDOW = (1400, 860)
-SIZE = (840, 516)
-FRAME_MS = 125
+REPO = Path(__file__).resolve().parents[1]
+FILE = REPO / "docs" / "images" / "story_panel.webp"
+DEMO = REPO / "workflows" / "02 Re-roll one scene.json"
+SIZE = (1280, 720)  # of the window and of the moving picture
+FPS = 8
 MOST_BYTES = 3_000_000
-TOGGLE = "app.extensionManager.bottomPanel.toggleBottomPanelTab('headforcing.story')"
+CAPTION = "left:50%;top:48px;transform:translateX(-50%)"
+SOUND = "beats.wav"
+STORY = story("takes").replace("[seed 7] ", "")
+WHILE_IT_RENDERS = "a green star gliding in the teal checkerboard room"
+AFTERWARDS = "a orange ball bouncing in the maroon striped room"
+
+PANEL = "app.extensionManager.bottomPanel.toggleBottomPanelTab('headforcing.story')"
 VIDEO = "document.querySelector('.hf-story video')"
 FINISHED = f"{VIDEO}.readyState >= 2 && !{VIDEO}.src.startsWith('blob:')"
-STORY = """0:00 a red ball in a blue room, walking to the right
-0:06 [cut] a blue cross in a green room, standing still
-0:14 [cut] a green star in a yellow room, walking to the left
-0:22 [recall 1] a red ball in a blue room, standing still"""
+GROWN = f"{VIDEO}?.src.startsWith('blob:') && {VIDEO}.duration > "
+TWO_VIDEOS = "document.querySelectorAll('.hf-story video')[1]?.readyState >= 2"
+_ADD_SOUND = """(name) => {
+  const timeline = app.graph.nodes.find(({ type }) => type === "HeadForcingPromptTimeline");
+  const sound = LiteGraph.createNode("LoadAudio");
+  app.graph.add(sound);
+  sound.pos = [timeline.pos[0] - 420, timeline.pos[1] + 500];
+  sound.widgets.find((widget) => widget.name === "audio").value = name;
+  sound.connect(0, timeline, "audio");
+}"""
 
 
-class Film:
-    """Screenshots one after another."""
-
-    def __init__(self, page: Page):
-        self.page = page
-        self.frames: list[Image.Image] = []
-
-    def take(self, count: int = 1) -> None:
-        for _ in range(count):
-            picture = Image.open(io.BytesIO(self.page.screenshot(type="jpeg", quality=92)))
-            self.frames.append(picture.convert("RGB").resize(SIZE, Image.Resampling.LANCZOS))
-            self.page.wait_for_timeout(FRAME_MS)
-
-    def take_until(self, condition: str, most: int) -> None:
-        for _ in range(most):
-            self.take()
-            if self.page.evaluate(condition):
-                return
-        self.page.wait_for_function(condition)
-
-    def save(self, file: Path) -> None:
-        """Write it with the best quality that fits into `MOST_BYTES`."""
-        first, *others = self.frames
-        for quality in (70, 55, 40, 25):
-            content = io.BytesIO()
-            first.save(
-                content,
-                "WEBP",
-                save_all=True,
-                append_images=others,
-                duration=FRAME_MS,
-                loop=0,
-                quality=quality,
-                method=4,
-            )
-            if content.tell() <= MOST_BYTES:
-                break
-        file.write_bytes(content.getvalue())
-
-
-def film(editor: Browser) -> Film:
+def prepare(editor: Browser) -> None:
+    """Open the demo with the story of the film, a sound and a high panel."""
     page = editor.page
-    page.evaluate("localStorage.setItem('bottom-panel-splitter', '[38,62]')")
+    page.evaluate("localStorage.setItem('bottom-panel-splitter', '[20,80]')")
     page.reload(wait_until="domcontentloaded")
     editor.wait_until_open()
-    page.evaluate(
-        """() => {
-          window.__runs = [];
-          for (const outcome of ["success", "error", "interrupted"])
-            app.api.addEventListener("execution_" + outcome, (each) => window.__runs.push([outcome, each.detail?.exception_message]));
-        }"""
-    )
-    editor.load_api(growing_graph("film/v", seconds=30.0, prompts=STORY, seed=5))
+    editor.load_workflow(DEMO)
+    editor.write("PromptTimeline", prompts=STORY)
+    editor.write("Sampler", seed=DEMO_SEED)
+    page.evaluate(_ADD_SOUND, SOUND)
     editor.fit_view()
-    page.evaluate(TOGGLE)
-    page.wait_for_function("document.querySelectorAll('.hf-story .hf-bar').length === 4")
-    page.wait_for_timeout(800)
-    made = Film(page)
-    made.take(6)
-    editor.queue()
-    made.take_until(f"{VIDEO}?.currentTime > 0", 40)
-    page.locator(".hf-story .hf-bar").nth(2).focus()
-    page.locator(".hf-story textarea.hf-text").fill(
-        "a pink star in a yellow room, walking to the left"
-    )
-    page.wait_for_function(f"{of_widget('PromptTimeline', 'prompts')}.value.includes('pink')")
-    made.take()  # the demo model is fast: what has begun cannot be changed
-    page.evaluate("document.querySelector('.hf-live-story input').click()")
-    made.take_until(FINISHED, 70)
-    page.wait_for_timeout(4000)  # pictures of what was not shown
-    made.take(10)
-    editor.write("Sampler", seed=6)
-    editor.run()
-    page.wait_for_function(FINISHED)
-    page.wait_for_timeout(3000)
-    page.locator(".hf-story-takes input[value='beside']").nth(1).click()
+    page.evaluate(PANEL)
+    page.wait_for_function("document.querySelectorAll('.hf-story .hf-bar').length === 6")
+    page.wait_for_function("!document.querySelector('.hf-story-sound').hidden")
     page.wait_for_timeout(1500)
-    made.take(16)
-    return made
+
+
+def record(editor: Browser) -> Film:
+    page = editor.page
+    film = Film(page, CAPTION)
+    run = page.get_by_role("button", name="Run", exact=True).first
+    bars = page.locator(".hf-story .hf-bar")
+    words = page.locator(".hf-story textarea.hf-text")
+    film.begin()
+
+    film.moment("Write a story. Press Run.", 1.5)
+    film.go(900, 500)
+    film.click(run)
+    film.moment("The video plays while it renders.", 2.5)
+    film.go(1000, 400)
+    film.wait(f"{GROWN} 5")
+
+    film.moment("Change a scene meanwhile ...", 2.5)
+    film.click(bars.nth(5))
+    film.write(words, WHILE_IT_RENDERS)
+    page.wait_for_function(f"{of_widget('PromptTimeline', 'prompts')}.value.includes('green')")
+    page.wait_for_selector(".hf-story .hf-waits")
+    film.moment("... and the running render takes it.", 2.5)
+    film.click(page.locator(".hf-story .hf-live-story input"))
+    page.wait_for_timeout(500)
+    film.go(1000, 400)
+    film.wait(FINISHED)
+    page.wait_for_timeout(3000)  # pictures of what was not shown
+
+    film.moment("Change another: what comes before it is kept.", 3.5)
+    film.click(bars.nth(2))
+    film.write(words, AFTERWARDS)
+    page.wait_for_function(f"{of_widget('PromptTimeline', 'prompts')}.value.includes('orange')")
+    film.click(run)
+    film.go(1000, 400)
+    film.wait(f"{VIDEO}.src.startsWith('blob:')")
+    film.wait(FINISHED)
+    page.wait_for_timeout(3000)
+
+    film.moment("Every take is kept. Compare two.", 4.0)
+    film.click(page.locator(".hf-story-takes input[value='beside']").nth(1))
+    film.wait(TWO_VIDEOS)
+    film.click(page.get_by_label("Lay one take over the other, with a line to drag (W)"))
+    page.wait_for_selector(".hf-wipe")
+    page.evaluate(f"{VIDEO}.currentTime = 20.5")
+    film.drag(page.locator(".hf-wipe"), (-110, 110, -60, 0))
+
+    film.moment("Drag a scene to a beat of the sound.", 2.5)
+    film.drag(page.locator(".hf-story .hf-handle:visible").nth(1), (-30, -44))
+    page.wait_for_timeout(800)
+    film.end()
+    return film
 
 
 def main() -> None:
     install = installed(NEWEST, LATEST_FRONTEND)
-    with (
-        tempfile.TemporaryDirectory() as base,
-        ComfyServer(install, Path(base)) as server,
-        Browser(server, vue_nodes=True, size=WINDOW, any_source=True) as editor,
-    ):
-        made = film(editor)
-    made.save(FILE)
-    print(f"{FILE.name}: {len(made.frames)} frames, {FILE.stat().st_size} bytes")  # noqa: T201
+    with tempfile.TemporaryDirectory() as base, ComfyServer(install, Path(base)) as server:
+        beat_file(server, SOUND, 60)
+        with Browser(server, vue_nodes=True, size=SIZE, any_source=True) as editor:
+            prepare(editor)
+            film = record(editor)
+    count = film.save(FILE, FPS, MOST_BYTES)
+    print(f"{FILE.name}: {count} pictures, {FILE.stat().st_size} bytes")  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from headforcing.headforcing_core.report.drift_plot import drift_picture
 from headforcing.headforcing_core.report.latents_plot import run_picture
 from headforcing.headforcing_core.runs.stored import stored_videos
 from PIL import Image, ImageDraw, ImageFont
+from workflow_graphs import DEMO_SEED
 from workflow_sources import story
 
 REPO = Path(__file__).resolve().parents[1]
@@ -54,6 +55,8 @@ def frames(
         "1",
         "--out",
         str(folder),
+        "--seed",
+        str(DEMO_SEED),
         *more,
     ]
     if headforcing([*given, "--runs", str(folder / "runs")]):
@@ -83,7 +86,7 @@ def sheet(rows: Sequence[Sequence[Frame]], labels: Sequence[str] = ()) -> Image.
             pen.text((left, y + 2), labels[number], TEXT, ImageFont.load_default(13))
             y += label
         for column, frame in enumerate(row):
-            tile = frame.resize((side, side), Image.Resampling.NEAREST)
+            tile = frame.resize((side, side), Image.Resampling.LANCZOS)
             picture.paste(tile, (left + column * (side + GAP), y))
         y += side + GAP
     return footed(picture, "frames of the demo model")
@@ -139,45 +142,43 @@ def pictures(folder: Path) -> dict[str, Image.Image]:
     ]
     return {
         "01 Demo without downloads": sheet(halves(made(DEMO_STORY.strip()))),
-        "03 One minute with one prompt": sheet(halves(made(one_prompt, [1, 20, 40, 59]), 2)),
-        "04 One minute with six prompts": sheet(halves(made(sea))),
-        "06 Five minutes with a report": sheet(
+        "03 One minute with six prompts": sheet(halves(made(sea))),
+        "07 Five minutes with a report": sheet(
             halves(made(story("eight"), [9, 50, 90, 130, 160, 200, 240, 280], 300), 4)
         ),
         "02 Re-roll one scene": sheet(
             [made(plain)[1:5], made(takes)[1:5]], ("take 1", "take 2: scene 4 re-rolled")
         ),
-        "05 Change the story while it renders": sheet(
+        "04 Change the story while it renders": sheet(
             [made(night)[2:], made(changed)[2:]], ("as planned", "with scene 5 changed")
         ),
-        "13 VAE on a second GPU": sheet(halves(made(sea, SCENES, 60, "--seed", "3"))),
-        "14 Native sampling nodes": sheet(
+        "15 Research - native sampling nodes": sheet(
             halves(made(DEMO_STORY.strip(), SCENES, 60, "--seed", "2"))
         ),
-        "10 Minute video as an app": sheet(halves(made(night, SCENES, 60, "--seed", "5"))),
-        "07 Continue a video": sheet(
+        "12 Minute video as an app": sheet(halves(made(night, SCENES, 60, "--seed", "5"))),
+        "06 Continue a video": sheet(
             halves(made(one_prompt.replace("red", "orange"), [1, 4, 9, 14], 15), 2)
         ),
-        "08 Start from an image": sheet(
+        "05 Start from an image": sheet(
             halves(made(one_prompt.replace("red", "purple"), [0, 2, 5, 9], 10), 2)
         ),
-        "11 LongLive 2.0 - shots at 720p": sheet(halves(made(sea, SCENES, 60, "--seed", "6"))),
-        "12 LongLive 2.0 - start from an image": sheet(
+        "09 LongLive 2.0 - shots at 720p": sheet(halves(made(sea, SCENES, 60, "--seed", "6"))),
+        "10 LongLive 2.0 - start from an image": sheet(
             halves(made(one_prompt.replace("red", "yellow"), [0, 2, 5, 9], 10), 2)
         ),
-        "17 Talking portrait": sheet(
+        "11 Talking portrait": sheet(
             halves(made(one_prompt.replace("red", "green"), [0, 2, 5, 9], 10), 2)
         ),
-        "15 Compare methods": sheet(compared, methods),
-        "16 Measure head roles": profile_sheet(),
-        "09 Finish - larger and smoother": finished(made(DEMO_STORY.strip(), [4.5, 14.5, 24.5])),
+        "13 Research - compare methods": sheet(compared, methods),
+        "14 Research - measure head roles": profile_sheet(),
+        "08 Finish - larger and smoother": finished(made(DEMO_STORY.strip(), [4.5, 14.5, 24.5])),
     }
 
 
 def help_pictures(folder: Path) -> dict[str, Image.Image]:
     """The pictures of the help pages: frames of the demo's video, and its plots."""
     row = [
-        frame.resize((126, 126), Image.Resampling.NEAREST)
+        frame.resize((126, 126), Image.Resampling.LANCZOS)
         for frame in frames(folder, DEMO_STORY.strip(), 60, SCENES)
     ]
     strip = Image.new("RGB", (len(row) * 128, 128), BACKGROUND)
@@ -200,7 +201,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         for name, picture in pictures(Path(folder)).items():
             picture.save(FOLDER / f"{name}.jpg", quality=82, optimize=True)
-    shutil.copyfile(FOLDER / "15 Compare methods.jpg", HELP / "compare.jpg")
+    shutil.copyfile(FOLDER / "13 Research - compare methods.jpg", HELP / "compare.jpg")
     return 0
 
 

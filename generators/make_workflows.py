@@ -21,7 +21,7 @@ from PIL import Image
 from workflow_blueprint import NAME as BLUEPRINT
 from workflow_blueprint import blueprint
 from workflow_graphs import WORKFLOWS
-from workflow_layout import Places, Workflow, arrange
+from workflow_layout import Places, Workflow, arrange, lead_above
 from workflow_sources import MODELS, add_sources, write
 
 REPO = Path(__file__).resolve().parents[1]
@@ -29,10 +29,10 @@ FOLDER = REPO / "workflows"
 SUBGRAPHS = REPO / "subgraphs"
 PICTURE = REPO / "docs" / "images" / "graph.jpg"  # for the README
 TIMELINE_PICTURE = REPO / "nodes" / "web" / "docs" / "images" / "timeline.jpg"  # for its help page
-PICTURE_SECOND = 33.5  # of the demo's video: a second that shows something
+PICTURE_SECOND = 36.5  # of the demo's video: a second that shows something
 SHOWN_VIDEO = "[...document.querySelectorAll('video')].find((video) => video.readyState >= 2)"
 DEMO = "01 Demo without downloads"
-BLUEPRINT_OF = "10 Minute video as an app"  # the workflow that the blueprint holds
+BLUEPRINT_OF = "12 Minute video as an app"  # the workflow that the blueprint holds
 
 _SHRINK = """(widths) => {
   for (const node of app.graph.nodes) {
@@ -111,6 +111,7 @@ def lay_out(graph: dict[str, Any], workflow: Workflow, places: Places) -> None:
         }
     )
     graph["extra"] = {"workflowRendererVersion": "LG"}
+    lead_above(graph)
     if workflow.controls:
         controls = [[numbers[name], widget] for name, widget in workflow.controls]
         results = [numbers[name] for name in workflow.results]

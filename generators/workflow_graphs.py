@@ -8,21 +8,19 @@ from headforcing.headforcing_core.demo.assets import DEMO_STORY
 from workflow_layout import Column, Group, Node, Workflow
 from workflow_sources import note, story
 
-# colours that the editor offers for groups
-BLUE = "#3f789e"
-AMBER = "#b58b2a"
-GREEN = "#8A8"
-VIOLET = "#88A"
+# A whole ball and one small emblem from the first frame on, and pictures of which none hides behind
+# it: by contact sheets of the first three seconds with the seeds 0 to 23, and of whole videos.
+DEMO_SEED = 3
 
 # without downloads
 RUNNABLE = (
     "01 Demo without downloads",
-    "16 Measure head roles",
-    "15 Compare methods",
+    "14 Research - measure head roles",
+    "13 Research - compare methods",
     "02 Re-roll one scene",
 )
-# have a node of ComfyUI that the oldest supported version lacks
-NEWER_CORE = ("13 VAE on a second GPU", "09 Finish - larger and smoother")
+# has a node of ComfyUI that the oldest supported version lacks
+NEWER_CORE = ("08 Finish - larger and smoother",)
 
 
 def _models(
@@ -61,6 +59,7 @@ TALKING = _models("model.safetensors") | {
     "speech": Node("HeadForcingSpeech", {"audio_encoder": ["encoder", 0], "audio": ["sound", 0]}),
 }
 SMALL = {"width": 64, "height": 64}  # of the demo model
+REPORT = 190  # height of a report: five lines, more of which it scrolls or shows when enlarged
 SHOTS = {"width": 1280, "height": 704, "method": "longlive2", "model_family": "longlive2"}
 
 
@@ -99,28 +98,27 @@ def _timeline(
     return {"prompt": Node("HeadForcingPromptTimeline", inputs, height=height)}
 
 
-def _report(source: list[Any], title: str = "Report", height: int = 220) -> Node:
+def _report(source: list[Any], title: str = "Report", height: int = REPORT) -> Node:
     return Node("PreviewAny", {"source": source}, title, height)
 
 
 def _loaders(note_height: int, *names: str) -> Column:
-    return _column(1, "Models", 350, *(names or ("model", "clip", "vae")), note_height=note_height)
+    return _column("Models", 350, *(names or ("model", "clip", "vae")), note_height=note_height)
 
 
-def _column(number: int, title: str, width: int, *names: str, note_height: int = 0) -> Column:
-    colour = (BLUE, AMBER, GREEN, VIOLET)[min(number, 4) - 1]
-    return Column(width, (Group(f"{number} {title}", colour, names),), note_height)
+def _column(title: str, width: int, *names: str, note_height: int = 0) -> Column:
+    return Column(width, (Group(title, names),), note_height)
 
 
 def _story(*beside: str) -> Column:
     """The story and what stands below it: a title, and a node."""
-    groups = [Group(f"2 {beside[0]}", AMBER, beside[1:])] if beside else []
-    return Column(480, (Group("2 Story", AMBER, ("prompt",)), *groups))
+    groups = [Group(beside[0], beside[1:])] if beside else []
+    return Column(480, (Group("Story", ("prompt",)), *groups))
 
 
 _PROMPT = _story("Head roles", "profile")
-_SAMPLING = _column(3, "Sampling, the video grows here", 520, "sampler")
-_REPORT = _column(4, "Report", 420, "report")
+_SAMPLING = _column("Sampling, the video grows here", 520, "sampler")
+_REPORT = _column("Report", 420, "report")
 
 
 def _render(
@@ -128,11 +126,10 @@ def _render(
 ) -> Workflow:
     """Models, a story, the sampler that writes a video of this name, and its report."""
     demo = "vae" not in nodes
-    vae = ["second", 0] if "second" in nodes else ["model", 2] if demo else ["vae", 0]
+    vae = ["model", 2] if demo else ["vae", 0]
+    of_demo = {**SMALL, "seed": DEMO_SEED} if demo else {}
     profile = {"head_profile": ["profile", 0]} if "profile" in nodes else {}
-    made = _sampler(
-        **profile, vae=vae, filename_prefix=f"video/{video}", **(SMALL if demo else {}), **sampler
-    )
+    made = _sampler(**profile, vae=vae, filename_prefix=f"video/{video}", **of_demo, **sampler)
     columns = _loaders(note_height, *(["model"] if demo else [])), middle, _SAMPLING, _REPORT
     return Workflow(nodes | made | {"report": _report(["sampler", 1])}, columns)
 
@@ -150,23 +147,10 @@ WORKFLOWS: dict[str, Workflow] = {
         "demo",
         method="head_forcing_scenes",
     ),
-    "03 One minute with one prompt": _render(
-        SELF_FORCING
-        | {
-            "prompt": Node(
-                "CLIPTextEncode", {"clip": ["clip", 0], "text": story("fox")}, "Prompt", 220
-            )
-        }
-        | PROFILE,
-        270,
-        _PROMPT,
-        "red_fox",
-        seconds=60.0,
-    ),
-    "04 One minute with six prompts": _render(
+    "03 One minute with six prompts": _render(
         SELF_FORCING | _LIGHTHOUSE | PROFILE, 270, _PROMPT, "lighthouse"
     ),
-    "06 Five minutes with a report": Workflow(
+    "07 Five minutes with a report": Workflow(
         _FIVE.nodes
         | {
             "drift": Node(
@@ -178,29 +162,20 @@ WORKFLOWS: dict[str, Workflow] = {
         },
         (
             *_FIVE.columns[:-1],
-            _column(4, "Report", 400, "report", "drift"),
-            _column(5, "Drift", 480, "picture"),
+            _column("Report", 400, "report", "drift"),
+            _column("Drift", 480, "picture"),
         ),
     ),
-    "13 VAE on a second GPU": _render(
-        SELF_FORCING
-        | {"second": Node("SelectVAEDevice", {"vae": ["vae", 0], "device": "gpu:1"})}
-        | _LIGHTHOUSE,
-        290,
-        _story("VAE on the second GPU", "second"),
-        "two_gpus",
-        decode_in_background=True,
-    ),
-    "05 Change the story while it renders": _render(
-        SELF_FORCING | _timeline(story("lighthouse"), 60.0, height=520),
+    "04 Change the story while it renders": _render(
+        SELF_FORCING | _timeline(story("lighthouse"), 60.0),
         300,
-        _column(2, "Story, edit it while it renders", 560, "prompt"),
+        _column("Story, edit it while it renders", 560, "prompt"),
         "live_story",
     ),
     "02 Re-roll one scene": _render(
         DEMO | _timeline(story("takes"), 60.0, "model"), 270, _story(), "takes"
     ),
-    "16 Measure head roles": Workflow(
+    "14 Research - measure head roles": Workflow(
         DEMO
         | {
             "known": Node(
@@ -218,7 +193,7 @@ WORKFLOWS: dict[str, Workflow] = {
                 {"head_profile": ["measure", 0], "compare_with": ["known", 0]},
             ),
         }
-        | _timeline("a yellow cross circling in the navy checkerboard room", 10.0, "model", 300)
+        | _timeline("a yellow cross circling in the navy checkerboard room", 10.0, "model", 0)
         | _sampler(head_profile=["measure", 0], **SMALL)
         | _decode("my_profile", ["model", 2])
         | {
@@ -235,19 +210,17 @@ WORKFLOWS: dict[str, Workflow] = {
         },
         (
             _loaders(300, "model", "known"),
-            Column(
-                440, (Group("2 Measure", AMBER, ("measure",)), Group("2 Story", AMBER, ("prompt",)))
-            ),
+            Column(440, (Group("Measure", ("measure",)), Group("Story", ("prompt",)))),
             Column(
                 380,
-                (Group("3 Compare", GREEN, ("inspect",)), Group("3 Sampling", GREEN, ("sampler",))),
+                (Group("Compare", ("inspect",)), Group("Sampling", ("sampler",))),
             ),
-            _column(4, "Result", 460, "report", "decode"),
-            _column(5, "Head roles", 420, "picture"),
-            _column(6, "Agreement", 420, "agreement"),
+            _column("Result", 460, "report", "decode"),
+            _column("Head roles", 420, "picture"),
+            _column("Agreement", 420, "agreement"),
         ),
     ),
-    "15 Compare methods": Workflow(
+    "13 Research - compare methods": Workflow(
         DEMO
         | _timeline(story("compare"), 20.0, "model", 340)
         | {
@@ -259,36 +232,35 @@ WORKFLOWS: dict[str, Workflow] = {
                     **SMALL,
                     "seconds": 0.0,
                 }
-                | {"seed": 0, "filename_prefix": "video/methods"},
-                room=0.45,
+                | {"seed": DEMO_SEED, "filename_prefix": "video/methods"},
             ),
             "table": _report(["compare", 1], "Table", 480),
         },
         (
             _loaders(270, "model"),
             _story(),
-            _column(3, "Videos side by side", 640, "compare"),
-            _column(4, "Table", 560, "table"),
+            _column("Videos side by side", 640, "compare"),
+            _column("Table", 560, "table"),
         ),
     ),
-    "07 Continue a video": _render(
+    "06 Continue a video": _render(
         SELF_FORCING
         | VIDEO
-        | _timeline(story("lighthouse").replace("0:00 ", "").split("\n")[0], 15.0, height=360),
+        | _timeline(story("lighthouse").replace("0:00 ", "").split("\n")[0], 15.0, height=0),
         310,
         _story("Video to extend", "load"),
         "extended",
         start_video=["load", 0],
     ),
-    "08 Start from an image": _render(
-        FRAMEWISE | IMAGE | _timeline(story("fox"), 10.0, height=360),
+    "05 Start from an image": _render(
+        FRAMEWISE | IMAGE | _timeline(story("fox"), 10.0, height=0),
         310,
         _story("First frame", "load"),
         "from_an_image",
         model_family="causal_forcing_framewise",
         start_image=["load", 0],
     ),
-    "09 Finish - larger and smoother": Workflow(
+    "08 Finish - larger and smoother": Workflow(
         VIDEO
         | {
             "upscaler": Node("UpscaleModelLoader", {"model_name": "RealESRGAN_x4plus.safetensors"}),
@@ -301,34 +273,33 @@ WORKFLOWS: dict[str, Workflow] = {
                     "interp_model": ["rife", 0],
                 }
                 | {"multiplier": 2, "filename_prefix": "video/finished"},
-                room=0.65,
             ),
         },
         (
             Column(
                 480,
-                (Group("1 Video", BLUE, ("load",)), Group("2 Models", AMBER, ("upscaler", "rife"))),
+                (Group("Video", ("load",)), Group("Models", ("upscaler", "rife"))),
                 250,
             ),
-            _column(3, "The finished video grows here", 520, "finish"),
+            _column("The finished video grows here", 520, "finish"),
         ),
     ),
-    "11 LongLive 2.0 - shots at 720p": _render(
-        LONGLIVE2 | _timeline(story("violin"), 30.0, height=480, model_family="longlive2"),
+    "09 LongLive 2.0 - shots at 720p": _render(
+        LONGLIVE2 | _timeline(story("violin"), 30.0, model_family="longlive2"),
         400,
-        _column(2, "Story, a shot for each prompt", 480, "prompt"),
+        _column("Story, a shot for each prompt", 480, "prompt"),
         "shots",
         **SHOTS,
     ),
-    "12 LongLive 2.0 - start from an image": _render(
-        LONGLIVE2 | IMAGE | _timeline(story("fox"), 10.0, height=400, model_family="longlive2"),
+    "10 LongLive 2.0 - start from an image": _render(
+        LONGLIVE2 | IMAGE | _timeline(story("fox"), 10.0, height=0, model_family="longlive2"),
         400,
         _story("First frame", "load"),
         "from_an_image",
         **SHOTS,
         start_image=["load", 0],
     ),
-    "14 Native sampling nodes": Workflow(
+    "15 Research - native sampling nodes": Workflow(
         SELF_FORCING
         | _LIGHTHOUSE
         | {
@@ -350,15 +321,15 @@ WORKFLOWS: dict[str, Workflow] = {
         (
             _loaders(270),
             _story(),
-            _column(3, "Head Forcing", 320, "apply"),
-            Column(320, (Group("4 Native nodes", GREEN, ("guider", "noise", "empty")),)),
-            Column(320, (Group("5 Sampling", GREEN, ("sampler",)),)),
-            _column(6, "Result", 520, "decode"),
+            _column("Head Forcing", 320, "apply"),
+            Column(320, (Group("Native nodes", ("guider", "noise", "empty")),)),
+            Column(320, (Group("Sampling", ("sampler",)),)),
+            _column("Result", 520, "decode"),
         ),
     ),
-    "17 Talking portrait": Workflow(
+    "11 Talking portrait": Workflow(
         TALKING
-        | _timeline(story("portrait"), ["speech", 1], height=360, audio=["sound", 0])
+        | _timeline(story("portrait"), ["speech", 1], height=0, audio=["sound", 0])
         | _sampler(
             width=512,
             height=512,
@@ -372,14 +343,14 @@ WORKFLOWS: dict[str, Workflow] = {
         | {"report": _report(["sampler", 1])},
         (
             _loaders(500, "model", "clip", "vae", "encoder"),
-            _column(2, "Portrait and speech", 330, "load", "sound"),
-            _column(3, "Speech", 300, "speech"),
-            _column(4, "Prompt", 480, "prompt"),
-            _column(5, "Sampling, the video grows here", 520, "sampler"),
-            _column(6, "Report", 420, "report"),
+            _column("Portrait and speech", 330, "load", "sound"),
+            _column("Speech", 300, "speech"),
+            _column("Prompt", 480, "prompt"),
+            _column("Sampling, the video grows here", 520, "sampler"),
+            _column("Report", 420, "report"),
         ),
     ),
-    "10 Minute video as an app": replace(
+    "12 Minute video as an app": replace(
         _render(SELF_FORCING | _LIGHTHOUSE, 220, _story(), "story"),
         controls=(
             ("prompt", "timeline"),

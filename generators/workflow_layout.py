@@ -7,12 +7,15 @@ from typing import Any
 
 from boxes import TITLE
 
-GAP = 24  # between nodes of a group
+ERROR = 16  # what a node grows by when the editor puts a strip with an error below it
+GAP = 24 + ERROR  # between nodes of a group
 COLUMN_GAP = 70
 GROUP_GAP = 40
 # of a group's frame
 PADDING = 16
 HEADING = 46
+COLOURS = ("#3f789e", "#b58b2a", "#8A8", "#88A")  # of the groups by column, the last of all others
+LANE = 20  # between links above the columns
 
 Size = tuple[float, float]
 
@@ -22,7 +25,7 @@ class Node:
     """A node of a workflow: its type, inputs (`[name, output]` is a link), and a height if it holds
     text or pictures.
 
-    `room` is kept free below it for a result that it shows: its height as a share of the width.
+    `room` is kept free in it for a result that it shows: its height as a share of the width.
     """
 
     kind: str
@@ -34,10 +37,9 @@ class Node:
 
 @dataclass(frozen=True)
 class Group:
-    """Nodes below one another in a frame with a title."""
+    """Nodes below one another in a frame with a number and a title."""
 
     title: str
-    colour: str
     nodes: tuple[str, ...]
 
 
@@ -77,55 +79,62 @@ def arrange(workflow: Workflow, heights: dict[str, float]) -> Places:
     """Positions of all nodes, given the height that each needs at least."""
     places = Places()
     left = 0.0
-    bottoms = []
-    rooms = []
-    for column in workflow.columns:
+    for number, column in enumerate(workflow.columns):
+        colour = COLOURS[min(number, len(COLOURS) - 1)]
         top = 0.0
         for group in column.groups:
             y = top + HEADING + TITLE
             for name in group.nodes:
-                height = max(heights[name], workflow.nodes[name].height)
+                node = workflow.nodes[name]
+                height = max(heights[name] + node.room * column.width, node.height)
                 places.nodes[name] = (left, y, column.width, height)
                 y += height + GAP + TITLE
-            bottom = y - GAP - TITLE + PADDING
-            places.frames.append(_frame(group, (left, top, column.width, bottom - top)))
+            bottom = y - GAP - TITLE + ERROR + PADDING
+            title = f"{len(places.frames) + 1} {group.title}"
+            box = (left, top, column.width, bottom - top)
+            places.frames.append(_frame(len(places.frames) + 1, title, colour, box))
             top = bottom + GROUP_GAP
         if column.note_height:
             places.nodes["note"] = (left, top + TITLE, column.width, column.note_height)
-        bottoms.append(bottom if not column.note_height else 0.0)
-        rooms.append(bottom + workflow.nodes[column.groups[-1].nodes[-1]].room * column.width)
         left += column.width + COLUMN_GAP
-    lowest = max(bottoms)
-    for column, bottom in zip(workflow.columns, bottoms, strict=True):
-        name = column.groups[-1].nodes[-1]
-        # text fills its group
-        if bottom and workflow.nodes[name].height and not workflow.nodes[name].room:
-            x, y, width, height = places.nodes[name]
-            places.nodes[name] = (x, y, width, height + lowest - bottom)
-    _align(places.frames, [max(room, lowest) for room in rooms], workflow.columns)
     return places
 
 
-def _frame(group: Group, box: tuple[float, float, float, float]) -> dict[str, Any]:
+def _frame(
+    number: int, title: str, colour: str, box: tuple[float, float, float, float]
+) -> dict[str, Any]:
     x, y, width, height = box
-    bounding = [x - PADDING, y, width + 2 * PADDING, height]
     return {
-        "title": group.title,
-        "bounding": bounding,
-        "color": group.colour,
+        "id": number,
+        "title": title,
+        "bounding": [x - PADDING, y, width + 2 * PADDING, height],
+        "color": colour,
         "font_size": 24,
         "flags": {},
     }
 
 
-def _align(frames: list[dict[str, Any]], bottoms: list[float], columns: tuple[Column, ...]) -> None:
-    """Number the frames, and let the last of each column end where the lowest does, or where its
-    result will.
-    """
-    for number, frame in enumerate(frames, 1):
-        frame["id"] = number
-    last = -1
-    for column, bottom in zip(columns, bottoms, strict=True):
-        last += len(column.groups)
-        if not column.note_height:
-            frames[last]["bounding"][3] = bottom - frames[last]["bounding"][1]
+def lead_above(graph: dict[str, Any]) -> None:
+    """Lead each link of a saved graph that would run behind a node above all groups, by two
+    reroutes."""
+    nodes = {node["id"]: node for node in graph["nodes"]}
+    hidden = [link for link in graph["links"] if _passes_a_node(link, nodes)]
+    reroutes = []
+    extensions = []
+    for lane, (link, source, _, target, *_) in enumerate(hidden, 1):
+        before = nodes[source]["pos"][0] + nodes[source]["size"][0] + COLUMN_GAP / 2
+        after = nodes[target]["pos"][0] - COLUMN_GAP / 2
+        first = len(reroutes) + 1
+        for place, x in enumerate((before, after)):
+            reroutes.append({"id": first + place, "pos": [x, -LANE * lane], "linkIds": [link]})
+        reroutes[-1]["parentId"] = first
+        extensions.append({"id": link, "parentId": first + 1})
+    if hidden:
+        graph["extra"] |= {"reroutes": reroutes, "linkExtensions": extensions}
+
+
+def _passes_a_node(link: list[Any], nodes: dict[int, dict[str, Any]]) -> bool:
+    """Whether a column of nodes lies between the two ends of a link."""
+    right = nodes[link[1]]["pos"][0] + nodes[link[1]]["size"][0]
+    left = nodes[link[3]]["pos"][0]
+    return any(right < node["pos"][0] < left for node in nodes.values())

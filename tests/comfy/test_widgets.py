@@ -183,8 +183,8 @@ def test_a_prefix_is_filled_in_as_that_of_comfyuis_save_nodes_and_its_text_stays
 @pytest.mark.same_page
 def test_the_app_has_its_controls_and_the_timeline_in_place_of_the_text(browser: Browser):
     page = browser.page
-    app = WORKFLOWS["10 Minute video as an app"]
-    file = FOLDER / "workflows" / "10 Minute video as an app.json"
+    app = WORKFLOWS["12 Minute video as an app"]
+    file = FOLDER / "workflows" / "12 Minute video as an app.json"
     numbers = numbers_of(app)
     assert json.loads(file.read_text(encoding="utf-8"))["extra"]["linearData"] == {
         "inputs": [[numbers[node], widget] for node, widget in app.controls],

@@ -72,7 +72,7 @@ class Shelf {
   /** A draft is smaller than the video, and the demo model has one size. */
   checkDraft() {
     const disabled = demoOf(this.node) !== null;
-    put(this.draft, { disabled, title: disabled ? t("The demo model makes videos of 64x64 only: no draft") : DRAFT() });
+    put(this.draft, { disabled, title: disabled ? t("The demo model has one size: no draft") : DRAFT() });
   }
 
   /** @param {string} sentence empty: none */
