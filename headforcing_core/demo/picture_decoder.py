@@ -120,8 +120,8 @@ class PictureDecoder(nn.Module):
 
 
 def decoding_bytes(frames: int, height: int, width: int) -> int:
-    """Most bytes that decoding so many latent frames `[16, height, width]` at once takes besides the
-    weights: one frame while it is drawn, which takes as much as the video frames of 20, and all
+    """Most bytes that decoding so many latent frames `[16, height, width]` at once takes besides
+    the weights: one frame while it is drawn, which takes as much as the video frames of 20, and all
     video frames, separate and joined. `tests/benchmarks/run.py picture` measures three frames.
     """
     video_frames = TEMPORAL_STRIDE * 3 * (8 * SCALE) ** 2 * height * width
