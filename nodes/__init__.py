@@ -9,7 +9,16 @@ from .apply import ApplyHeadForcing
 from .compare_methods import CompareMethods
 from .decode_video import DecodeLatentsToVideo
 from .finish_video import FinishVideo
-from .host.browser import exports, forecast, live_story, pages, player, runs, sounds
+from .host.browser import (
+    exports,
+    forecast,
+    live_story,
+    pages,
+    performed,
+    player,
+    runs,
+    sounds,
+)
 from .inspect_profile import InspectHeadProfile
 from .load_demo import LoadDemoModel
 from .load_model import LoadSelfForcing
@@ -29,7 +38,8 @@ class HeadForcingExtension(ComfyExtension):
 
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
         # not in `on_load`, which 0.3.75 ignores
-        for module in (pages, runs, exports, live_story, sounds, player, forecast):
+        routed = (pages, runs, exports, live_story, performed, sounds, player, forecast)
+        for module in routed:
             for route in module.ROUTES:
                 PromptServer.instance.routes.route(route.method, route.path)(route.handler)
         return [

@@ -18,6 +18,7 @@ from ..headforcing_core.render.result import RenderResult
 from ..headforcing_core.video.soundtrack import Soundtrack
 from .host import folders
 from .host.browser import live_story, player
+from .host.browser.performed import story_of
 from .host.browser.progress import RenderProgress
 from .host.graph import schema
 from .host.graph.conditioning import Conditioning, read_conditioning
@@ -98,7 +99,8 @@ def _render(
     read = read_conditioning(model, positive, options)
     start, about_start = start_of(options, begins_with, vae)
     notes = [*about_options, *read.notes, *about_start]
-    options = _in_size_of(start, options)
+    story = story_of(read.positive, hidden, model, options.seconds)
+    options = story.options(_in_size_of(start, options), read.timeline)
     check_contents(model)
     named = name_model(model)
     if resume:
@@ -110,7 +112,6 @@ def _render(
         filename_prefix += "_draft"
     else:
         live_vae = load_live_decoder(live_decoder, vae, options.schedule.latents)
-    story = live_story.LiveStory(read.positive, hidden, model, options.seconds)
     request = request_of(
         model,
         options,
@@ -185,6 +186,8 @@ def _make(render: HostRender, batch_size: int, notes: list[str]) -> io.NodeOutpu
     request = render.request
     model = render.model
     count = batch_size if request.start is None else max(batch_size, len(request.start.latents))
+    assert render.story is not None
+    render.story.check_plan(request, request.plan())
     needs = render.check_needs(request.plan(), count)
     check_disk_room([needs])
     about_model = contents(model).lines()
@@ -195,7 +198,6 @@ def _make(render: HostRender, batch_size: int, notes: list[str]) -> io.NodeOutpu
     progress = RenderProgress(
         model, [planned] * count, render.hidden, part=render.part, portrait=render.portrait
     )
-    assert render.story is not None
     with live_story.running(render.story):
         videos, lines = _sample(render, planned, count, progress)
     progress.completed()
@@ -245,13 +247,16 @@ def _sample(
     return videos, lines
 
 
-def _latents(videos: list[RenderResult], job: RenderJob) -> Fields:
+def _latents(videos: list[RenderResult], job: RenderJob) -> Any:
     """The LATENT of a batch whose last video is that of `job`, with what *Decode Latents to Video*
-    needs to know.
+    needs to know; without kept ones a stand-in that raises an error when it is used.
     """
-    samples = torch.stack(
-        [made.latents.transpose(0, 1) for made in videos if made.latents is not None]
-    )
+    kept = [made.latents.transpose(0, 1) for made in videos if made.latents is not None]
+    if not kept:
+        return ExecutionBlocker(
+            "The latents of a live video are in its run folder: use Load Head Forcing Run."
+        )
+    samples = torch.stack(kept)
     about_samples = {
         "video_frames": job.plan.video_frames,
         "frames": job.plan.frames,

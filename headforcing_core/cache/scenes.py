@@ -253,6 +253,16 @@ def check_recalls(timeline: Timeline) -> None:
         scenes.append(scene_of(segment.switch, scenes))
 
 
+def scenes_kept(timeline: Timeline) -> list[int]:
+    """The scenes that a next prompt can recall, the last one first, each by the number of a prompt
+    that shows it.
+    """
+    scenes = [1]
+    for segment in timeline.segments[1:]:
+        scenes.append(scene_of(segment.switch, scenes))
+    return latest_scenes(scenes, MAX_SCENES)
+
+
 # ------------------------------------------------------------------------------ likeness of prompts
 
 

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import logging
+import time
 from contextlib import suppress
 from pathlib import Path
 
 from torch import Tensor
 
 from ..errors import HeadForcingError
+from ..plan.request import RenderJob
+from ..render.sinks import VideoFile
 from ..video.sound import Sound
+from ..video.stream import FrameSink
 from ..video.writer import VideoSettings, VideoWriter
 
 log = logging.getLogger(__name__)
+
+
+_POLL_SECONDS = 0.015
+_PIECE = 8 << 20  # bytes that are read at once
 
 
 class LowDelayFile:
@@ -60,3 +68,46 @@ class LowDelayFile:
             self._writer.leave()
         with suppress(OSError):  # on Windows a player may have it open
             self.path.unlink(missing_ok=True)
+
+
+class ShownVideo(VideoFile):
+    """The file of a render, with a `LowDelayFile` beside it that is shown meanwhile."""
+
+    is_followed = True
+    _live: LowDelayFile | None = None
+
+    @property
+    def shown(self) -> Path:
+        return self.partial if self._live is None else self._live.path
+
+    @property
+    def shown_frames(self) -> int:
+        return 0 if self._live is None else self._live.video_frames
+
+    def _sinks(self, job: RenderJob) -> list[FrameSink]:
+        path = self.partial.with_name(f"{self.partial.stem}.live.mp4")
+        self._live = LowDelayFile(path, job.plan.timeline.clock.fps, self._sound(job))
+        return [self._live, *super()._sinks(job)]
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
+        if self._live is not None:
+            self._live.__exit__(*error)
+
+
+def next_bytes(path: Path, first: int, patience: float) -> bytes:
+    """Bytes of a growing file from number `first` on, as soon as there are some; none after
+    `patience` seconds without any, and of a file that is gone.
+    """
+    until = time.monotonic() + patience
+    while True:
+        try:
+            if path.stat().st_size > first:
+                with open(path, "rb") as file:
+                    file.seek(first)
+                    return file.read(_PIECE)
+        except OSError:
+            return b""
+        if time.monotonic() > until:
+            return b""
+        time.sleep(_POLL_SECONDS)

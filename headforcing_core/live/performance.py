@@ -129,8 +129,12 @@ class Performance(LiveEdits):
         return self._changes.put(changed)
 
     def stop(self) -> Future[Placed]:
-        """End the video with the block after the one that has begun."""
-        return self._changes.put(self._cut)
+        """End the video with the block after the one that has begun, or when the caches are full:
+        a shorter video has smaller ones.
+        """
+        stopped = self._changes.put(self._cut)
+        stopped.add_done_callback(self._note_end)
+        return stopped
 
     # ------------------------------------------------------------------------------ as a listener
 
@@ -153,11 +157,11 @@ class Performance(LiveEdits):
         self._take_changes()
         self._lengthen()
         end = self._plan.start_seconds(block.index + 1)
+        self._see_audience()
         while is_made and not self.ends and self._is_ahead(end):
             self._while_waiting()
-            if self.audience.leaving:
-                self._end(self.audience.leaving)
             self._changes.wait(_POLL_SECONDS)
+            self._see_audience()
             self._take_changes()
 
     def finish(self) -> None:
@@ -217,15 +221,22 @@ class Performance(LiveEdits):
         return new
 
     def _cut(self, story: GrowingStory) -> GrowingStory:
-        self.ends = True
-        end = story.free_block(self._begun) + 1
+        plan = self._plan
+        least = _least_blocks(plan) - plan.layout.start_blocks
+        end = max(least, story.free_block(self._begun) + 1)
         return story if end >= story.timeline.blocks else story.cut(end)
 
-    def _end(self, why: str) -> None:
-        """End the video for a reason that is told."""
-        self.why = why
-        log.info("Head Forcing: the video ends: %s", why)
-        self.stop()
+    def _note_end(self, stopped: Future[Placed]) -> None:
+        self.ends = self.ends or stopped.exception() is None
+
+    def _see_audience(self) -> None:
+        """End the video if nobody watches any more."""
+        why = self.audience.leaving
+        if why and not self.ends:
+            self.why = why
+            log.info("Head Forcing: the video ends: %s", why)
+            self.stop()
+            self._take_changes()
 
     def _lengthen(self) -> None:
         """Make the story longer if its end is near and there is room on the disk."""
@@ -355,6 +366,16 @@ class _Changes(Story):
     def refused(self, error: HeadForcingError) -> None:
         self._performance.taking = None
         self._future.set_exception(error)
+
+
+def _least_blocks(plan: RenderPlan) -> int:
+    """The smallest number of blocks, start blocks included, with the caches of the plan."""
+    shape = plan.shape
+    frames = plan.schedule.frames_per_block
+    for blocks in range(1, plan.blocks):
+        if replace(shape, total_frames=blocks * frames).frame_slots == shape.frame_slots:
+            return blocks
+    return plan.blocks
 
 
 def with_kept_scenes(options: RenderOptions) -> RenderOptions:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from safetensors.torch import save
@@ -131,6 +131,18 @@ class VideoFile(Listener):
         """The file that shows how far the video is."""
         return self
 
+    is_followed: ClassVar[bool] = False  # whether players read each frame when it is made
+
+    @property
+    def shown(self) -> Path:
+        """The file that plays while the video is made."""
+        return self.partial
+
+    @property
+    def shown_frames(self) -> int:
+        """Number of its frames that can be read."""
+        return self.video.video_frames
+
     def begin(self, render: Render) -> None:
         self._render = render
         target = self.target
@@ -144,9 +156,6 @@ class VideoFile(Listener):
                 scale=self.scale,
                 partial=self.partial,
             )
-            sinks: list[FrameSink] = [*target.sinks]
-            if target.pictures is not None:
-                sinks.append(target.pictures)
             self.video = VideoStream(
                 settings,
                 target.decoder(plan),
@@ -154,10 +163,17 @@ class VideoFile(Listener):
                 background=self.background,
                 while_waiting=self.while_waiting,
                 sound=self._sound(render.job),
-                sinks=sinks,
+                sinks=self._sinks(render.job),
             )
             stack.enter_context(self.video)
             self._stack = stack.pop_all()
+
+    def _sinks(self, job: RenderJob) -> list[FrameSink]:
+        """Receivers of the frames besides the file."""
+        sinks = [*self.target.sinks]
+        if self.target.pictures is not None:
+            sinks.append(self.target.pictures)
+        return sinks
 
     def __exit__(self, *error: Any) -> None:
         with suppress(Exception):  # what ended the render is the error to report

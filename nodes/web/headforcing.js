@@ -8,7 +8,8 @@
 //              file while it is written, pair.js plays a second take in step with it; server_events.js asks again after a
 //              reload
 //   story/     the story panel, to which a node's editor, video and list of takes are lent: panel.js says whose, monitor.js
-//              plays the video, film.js draws into the bars, sound.js below them, markers.js names times, menu.js is that of a bar
+//              plays the video, film.js draws into the bars, sound.js below them, markers.js names times, menu.js is that of a
+//              bar, live.js gives prompts to a live video, which followed_file.js of the player reads
 //   takes/     stored videos: store.js lists them, shelf.js shows those of a sampler, list.js those of a Load Head Forcing
 //              Run; queue_part.js queues a scene or a draft
 //   the others small changes of widgets

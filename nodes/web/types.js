@@ -191,7 +191,10 @@ export {};
 
 /** An event of ComfyUI's server. @typedef {{detail: any}} ServerEvent */
 
-/** A file that is still written. @typedef {{id: string, bytes: number, pictures?: number, sound?: boolean}} GrowingVideo */
+/**
+ * A file that is still written; `followed`: it is read frame by frame.
+ * @typedef {{id: string, bytes: number, pictures?: number, sound?: boolean, followed?: boolean}} GrowingVideo
+ */
 
 /**
  * A stored video as the server lists it, see nodes/host/browser/runs.py.
@@ -230,8 +233,19 @@ export {};
  */
 
 /**
- * The part of a story to render, or a draft of it.
- * @typedef {{from_seconds?: number, until_seconds?: number, draft?: boolean}} Part
+ * What the server tells of a live video, see nodes/host/browser/performed.py; empty before it begins.
+ * @typedef {object} LiveFacts
+ * @property {number} [fps] video frames a second that are played
+ * @property {number | null} [made] those that are made
+ * @property {boolean} [ends] whether its end is fixed
+ * @property {string} [end] the time of its end
+ * @property {string} [why] why it ends by itself
+ * @property {number[]} [kept] the scenes that can come back, by the number of a prompt, the last one first
+ */
+
+/**
+ * The part of a story to render, or a draft of it; `live`: it goes on without a fixed end.
+ * @typedef {{from_seconds?: number, until_seconds?: number, draft?: boolean, live?: boolean}} Part
  */
 
 // ---------------------------------------------------------------- the story panel

@@ -23,5 +23,9 @@ if __name__ == "__main__":
         from headforcing.tests.benchmarks import live_prompts
 
         sys.stdout.write(live_prompts.table() + "\n")
+    elif sys.argv[1:2] == ["live-page"]:
+        from headforcing.tests.benchmarks import live_delay
+
+        sys.stdout.write(live_delay.table(*map(int, sys.argv[2:])) + "\n")
     else:
         sys.exit(main())

@@ -1,6 +1,7 @@
 """The command `live`, with lines that are typed while the video is made."""
 
 import sys
+import threading
 import time
 
 import av
@@ -9,7 +10,7 @@ import torch
 from headforcing.cli.cli import main
 from headforcing.cli.live import said_in
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.live.file import LowDelayFile
+from headforcing.headforcing_core.live.file import LowDelayFile, next_bytes
 from headforcing.headforcing_core.live.story import Said
 
 RED = "a red ball bouncing in the teal plain room"
@@ -133,3 +134,15 @@ def test_a_disk_that_fails_ends_the_shown_file_and_not_the_video(tmp_path, caplo
         file.add(0, torch.zeros(1, 16, 16, 3, dtype=torch.uint8))
         file.add(1, torch.zeros(1, 16, 16, 3, dtype=torch.uint8))
     assert caplog.text.count("not shown any more") == 1
+
+
+def test_the_next_bytes_come_when_they_are_written(tmp_path):
+    path = tmp_path / "grows"
+    assert next_bytes(path, 0, 5.0) == b"", "a file that is gone is not waited for"
+    path.write_bytes(b"abc")
+    assert next_bytes(path, 1, 5.0) == b"bc"
+    before = time.monotonic()
+    assert next_bytes(path, 3, 0.2) == b"" and time.monotonic() - before >= 0.2
+    writer = threading.Timer(0.1, lambda: path.write_bytes(b"abcd"))
+    writer.start()
+    assert next_bytes(path, 3, 5.0) == b"d" and time.monotonic() - before < 4.0

@@ -314,7 +314,9 @@ def test_prompts_of_other_threads_wait_for_their_turn_and_none_is_lost(backbone,
 
 
 def test_what_is_given_after_the_end_is_refused(backbone, job_of_text):
-    _, _, live = perform(backbone, job_of_text(BEGIN, 30), {1: lambda live: live.stop()})
+    latents, result, live = perform(backbone, job_of_text(BEGIN, 30), {1: lambda live: live.stop()})
+    assert len(latents) == 12, "a shorter video has smaller caches"
+    assert result.job.keys == job_of_text(BEGIN, live.story.timeline.seconds).keys
     with pytest.raises(HeadForcingError, match="has ended"):
         live.perform(CROSS).result(timeout=1)
 
@@ -386,12 +388,13 @@ def test_a_player_waits_where_the_video_is_late(clock):
     assert player.position(1.5) == 1.25
 
 
-def test_a_video_that_nobody_watches_any_more_is_finished(backbone, job_of_text):
+@pytest.mark.parametrize("position", [None, 0.0], ids=["lost", "paused"])
+def test_a_video_that_nobody_watches_any_more_is_finished(backbone, job_of_text, position):
     class Gone(Pages):
         leaving = "no page has shown it for 10 s"
 
         def position(self, end):
-            return 0.0
+            return position
 
     latents, _, live = perform(backbone, job_of_text(BEGIN, 30), {}, audience=Gone())
     assert live.why == Gone.leaving and len(latents) < 3 * 8

@@ -62,7 +62,7 @@ NAMED = {
     "cli/source.py": "speech pictures sound",
     "cli/loaded.py": "",
     "nodes/sampler.py": "speech roles live sound part",
-    "nodes/host/render/sample.py": "pictures live sound part",
+    "nodes/host/render/sample.py": "pictures sound part",
     "nodes/host/render/bridge.py": "",
     "nodes/host/browser/progress.py": "scenes part",
 }

@@ -36,7 +36,9 @@ _NOT_COMPARED = {
     NODE: (
         "prompts seconds shared_prompt switch blend_blocks re_anchor audio_offset audio_gain"
     ).split(),
-    _SAMPLER: "seed filename_prefix decode_in_background from_seconds until_seconds draft".split(),
+    _SAMPLER: (
+        "seed filename_prefix decode_in_background from_seconds until_seconds draft live"
+    ).split(),
 }
 
 

@@ -15,9 +15,12 @@ from comfy import model_management
 
 from ....headforcing_core.errors import HeadForcingError, first_line
 from ....headforcing_core.files import Fields
+from ....headforcing_core.plan.options import RenderOptions
 from ....headforcing_core.plan.plan import RenderPlan
+from ....headforcing_core.plan.request import RenderRequest
 from ....headforcing_core.plan.resources import check_growth
-from ....headforcing_core.render.live_story import Story
+from ....headforcing_core.render.live_story import LiveEdits, Story
+from ....headforcing_core.render.sinks import VideoFile
 from ....headforcing_core.rollout.rows import Embeddings, HasBegunError
 from ....headforcing_core.timeline.clock import format_time
 from ....headforcing_core.timeline.timeline import Timeline
@@ -119,6 +122,28 @@ class LiveStory(Story):
         if EDITS.latest is not None and EDITS.latest_ids == (self.prompt_id, self.node_id):
             self._waiting = _Request(EDITS.latest)
 
+    # ------------------------------------------------------- what another kind of story may change
+
+    file_class: type[VideoFile] = VideoFile
+    keeps_latents = True  # for the node's output
+    has_end = True  # whether its length is that of the video
+
+    def options(self, options: RenderOptions, timeline: Timeline) -> RenderOptions:
+        """The options of the render of this story."""
+        return options
+
+    def check_plan(self, request: RenderRequest, plan: RenderPlan) -> None:
+        """Refuse a plan with which the story cannot go on."""
+
+    def edits(self) -> LiveEdits:
+        """The listener that puts changes of the story into the render."""
+        return LiveEdits(self)
+
+    @property
+    def more(self) -> Fields:
+        """Further facts for pages."""
+        return {}
+
     # ------------------------------------------------------------------- in the thread of a request
 
     def tell(self, text: str, widgets: Fields, client: str) -> Fields:
@@ -208,14 +233,7 @@ class LiveStory(Story):
         place = f"block {block + 1} of {plan.blocks}, {format_time(seconds)}"
         self.notes.append(f"the story was changed while it was rendered, from {place} on")
         log.info("Head Forcing: %s", self.notes[-1])
-        with suppress(AttributeError, KeyError, TypeError):  # of a graph that a script made
-            queued_graph.rewrite(self.hidden, self.node_id, self.node.widgets, request.node.widgets)
-        EDITS.latest = request.node
-        EDITS.latest_ids = (self.prompt_id, self.node_id)
-        EDITS.count += 1
-        self.node = request.node
-        self.changed_by = request.client
-        self.announce(running=True)  # now, for the other pages
+        self.become(request.node, request.client)
         request.set_result(
             {
                 "block": block + 1,
@@ -224,6 +242,20 @@ class LiveStory(Story):
                 "time": format_time(seconds),
             }
         )
+
+    def become(self, node: TimelineNode, client: str) -> None:
+        """Put the story that the render has taken into the graph, and tell the pages of it; a page
+        changed it, or with an empty `client` the server.
+        """
+        assert self.node is not None and self.node_id is not None
+        with suppress(AttributeError, KeyError, TypeError):  # of a graph that a script made
+            queued_graph.rewrite(self.hidden, self.node_id, self.node.widgets, node.widgets)
+        EDITS.latest = node
+        EDITS.latest_ids = (self.prompt_id, self.node_id)
+        EDITS.count += 1
+        self.node = node
+        self.changed_by = client
+        self.announce(running=True)  # now, for the other pages
 
     def refused(self, error: HeadForcingError) -> None:
         request = self._told
@@ -263,6 +295,7 @@ class LiveStory(Story):
                 "workflow": self.workflow,
                 "changed_by": self.changed_by,
                 "story": None if self.node is None else self.node.widgets,
+                **self.more,
             }
             pages.tell(EVENT, self.node_id, about, self.client_id)
 

@@ -60,6 +60,11 @@ def growing(file: OutputFile, id: str, has_sound: bool) -> Fields:
     return about
 
 
+def growing_path(id: str) -> Path | None:
+    """The path where the file of that id grows; None for one that is not known."""
+    return _growing.get(id)
+
+
 def shown_video(file: VideoFile) -> Fields:
     """The file of a render that has begun, as `growing`.
 
@@ -68,9 +73,11 @@ def shown_video(file: VideoFile) -> Fields:
     """
     sheets = file.target.pictures
     assert sheets is not None
-    about = growing(OutputFile(file.partial), sheets.name, file.video.sound is not None)
-    if not file.video.video_frames:
+    about = growing(OutputFile(file.shown), sheets.name, file.video.sound is not None)
+    if not file.shown_frames:
         about["bytes"] = 0
+    if file.is_followed:
+        about["followed"] = True
     if sheets.count:
         about["pictures"] = sheets.count
     return about

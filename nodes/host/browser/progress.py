@@ -65,6 +65,7 @@ class RenderProgress(Listener):
         block: index of the block that is made or read now; None before the first.
         stored: number of blocks of this video that were there when its render began.
         growing: the file, if the video is decoded while it is sampled; set by the caller.
+        has_end: whether the length of the story is that of the video.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class RenderProgress(Listener):
         self.made_blocks = 0
         self.is_sampled = False
         self.earlier: VideoInfo | None = None
+        self.has_end = True
         self.bar = comfy.utils.ProgressBar(sum(self._steps(plan) for plan in plans))
         self.done = 0
         self.preview = MovingPreview(model, portrait) if previews else None
@@ -312,12 +314,13 @@ class RenderProgress(Listener):
             elif not self.player:
                 parts.append(Sentence("watch %1", OutputFile(watched.partial).place))
         parts += self._in_batch()
-        parts.append(Sentence("%1 of %2", *self._position(self.block)))
+        now, end = self._position(self.block)
+        parts.append(Sentence("%1 of %2", now, end) if self.has_end else Sentence("live, %1", now))
         if len(self.plan.timeline.segments) > 1:
             index = self.plan.segment_index(self.block)
             words = shortened(self.plan.timeline.segments[index].text)
             parts.append(Sentence("prompt %1: %2", index + 1, words))
-        if self.done > self.reused_steps:
+        if self.done > self.reused_steps and self.has_end:
             took = time.perf_counter() - self.start_time
             seconds_per_step = took / (self.done - self.reused_steps)
             left = (self.bar.total - self.done) * seconds_per_step

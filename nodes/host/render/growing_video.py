@@ -67,6 +67,8 @@ def growing_video(render: HostRender, job: RenderJob, progress: RenderProgress) 
     )
     shares_gpu = used.device == render.model.load_device and used.device.type != "cpu"
     kind: Callable[..., VideoFile] = VideoFile
+    if render.story is not None:
+        kind = render.story.file_class
     if render.live_vae is not None:
         kind = partial(drafted, render, progress)
     return kind(

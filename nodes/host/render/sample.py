@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -20,7 +20,6 @@ from ....headforcing_core.plan.options import RenderOptions
 from ....headforcing_core.plan.plan import RenderPlan
 from ....headforcing_core.plan.request import RenderRequest, StartLatents
 from ....headforcing_core.plan.resources import Needs
-from ....headforcing_core.render.live_story import LiveEdits
 from ....headforcing_core.render.render import Listener, Place, make_video
 from ....headforcing_core.render.result import INEXACT, RenderResult
 from ....headforcing_core.render.sinks import KeptLatents, VideoFile
@@ -29,7 +28,6 @@ from ....headforcing_core.timeline.timeline import Timeline
 from ....headforcing_core.video.soundtrack import Soundtrack
 from .. import folders
 from ..browser.forecast import Remember
-from ..browser.live_story import LiveStory
 from ..browser.progress import RenderProgress
 from ..graph.part import WHOLE, Part
 from ..model import memory, vae
@@ -144,9 +142,12 @@ def _sample(
     begun = time.perf_counter()
     job = render.request.job(plan, video)
     kept = KeptLatents()
-    listeners: list[Listener] = [progress, kept]
+    listeners: list[Listener] = [progress]
     story = render.story
+    if story is None or story.keeps_latents:
+        listeners.append(kept)
     if story is not None:
+        progress.has_end = story.has_end
         listeners.append(Remember(story))
     progress.earlier = earlier_file(render, job)
     if progress.earlier is not None:
@@ -159,7 +160,8 @@ def _sample(
     def body(hosted: bridge.HostedModel, device: torch.device) -> RenderResult:
         attention = hosted.attention.or_better(render.request.dtype, device, plan.shape)
         if story is not None:
-            listeners.append(_edits(story, hosted, kept, needs))
+            story.reload = _reload(hosted, progress, needs)
+            listeners.append(story.edits())
         return make_video(job, hosted, Place(device, attention), listeners)
 
     one_pass = (plan.largest_pass, *plan.block_shape[1:])
@@ -172,32 +174,34 @@ def _sample(
         body=body,
         also=[vae.patcher for vae in render.vaes],
     )
-    latents = vae.to_latent(render.model.model.latent_format, torch.cat(kept.blocks))
+    latents = None
+    if kept.blocks:
+        latents = vae.to_latent(render.model.model.latent_format, torch.cat(kept.blocks))
+        latents = latents.to(model_management.intermediate_device())
     made = replace(
         made,
-        latents=latents.to(model_management.intermediate_device()),
+        latents=latents,
         seconds=time.perf_counter() - begun,
         video=progress.earlier,
     )
     return made if progress.growing is None else _with_file(render, made, progress.growing)
 
 
-def _edits(
-    story: LiveStory, hosted: bridge.HostedModel, kept: KeptLatents, needs: Needs
-) -> LiveEdits:
-    """The listener that puts changes of the story into the render. Also sets `story.reload`, which
-    loads the weights again after new texts were encoded, beside what the render has allocated.
+def _reload(
+    hosted: bridge.HostedModel, progress: RenderProgress, needs: Needs
+) -> Callable[[], None]:
+    """A function that loads the weights again after new texts were encoded, beside what the render
+    has allocated.
     """
     load = hosted.reload  # not the hosted model, which refers to the cache
 
     def reload() -> None:
         free = needs.temporary
-        if not kept.blocks:  # what stays from the first block on is not allocated yet
+        if progress.block is None:  # what stays from the first block on is not allocated yet
             free += needs.prompt + needs.held
         load(memory=free)
 
-    story.reload = reload
-    return LiveEdits(story)
+    return reload
 
 
 def _with_file(render: HostRender, made: RenderResult, file: VideoFile) -> RenderResult:

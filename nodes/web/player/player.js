@@ -1,5 +1,6 @@
 // What a player shows in its node: a text, and below it a preview, the growing file or finished ones, and a take's file.
 import { app } from "../../../scripts/app.js";
+import { FollowedFile } from "./followed_file.js";
 import { GrowingFile } from "./growing_file.js";
 import { makeLayout, sharpen, WIDGET_HEIGHT } from "./layout.js";
 import { leads, takeLead } from "./leaders.js";
@@ -257,7 +258,10 @@ export class Player {
       this.stop();
       this.video.autoplay = true;
       const joins = this.place.done > JOINED_BLOCKS; // another page has seen its beginning: this one shows the newest
-      this.growing = new GrowingFile(this.video, video.id, joins);
+      const at = () => Math.max(0, this.video.currentTime - this.place.lead);
+      this.growing = video.followed
+        ? new FollowedFile(this.video, video.id, joins, at)
+        : new GrowingFile(this.video, video.id, joins);
     }
     this.growing.grow(video.bytes, complete);
   }
@@ -272,11 +276,13 @@ export class Player {
     if (known && isSame(known, files[0])) return;
     const { currentTime, paused, ended } = this.video;
     const grew = this.growing !== undefined || Boolean(known?.draft);
+    const wasFollowed = this.growing instanceof FollowedFile;
     const stays = paused && !ended && currentTime > 0;
     this.stop();
     this.files = files;
     this.video.autoplay = !(grew && stays);
     this.play(grew ? files.length - 1 : 0, grew ? currentTime : 0);
+    if (wasFollowed) this.video.loop = false; // a live video ends with its last picture
   }
 
   /** Play a finished file; after the last comes the first. @param {number} index @param {number} from in seconds */

@@ -159,7 +159,9 @@ export class Film {
       const found = this.#sceneOf(segment);
       if (!found?.seconds.length) continue;
       context.globalAlpha = found.hasSameWords ? 1 : CHANGED_OPACITY;
-      drawStrip(context, { left, right, height, pixelsPerSecond }, found, pictures);
+      let rendered = right;
+      if (this.#player?.place.running) rendered = left + (Math.max(...found.seconds) + 1 - found.start) * pixelsPerSecond;
+      drawStrip(context, { left, right: Math.min(right, rendered), height, pixelsPerSecond }, found, pictures);
     }
   }
 

@@ -14,6 +14,7 @@ import { startSeconds } from "../timeline/segments.js";
 import { Film } from "./film.js";
 import { Forecast } from "./forecast.js";
 import { Layouts } from "./layouts.js";
+import { LivePanel } from "./live.js";
 import { Menu } from "./menu.js";
 import { Markers } from "./markers.js";
 import { Monitor } from "./monitor.js";
@@ -87,6 +88,9 @@ class StoryPanel {
     this.grid = make("div", { class: "hf-story-grid" });
     this.grid.append(this.title, this.monitor.element, this.place, this.takes, this.said, this.empty);
     this.root = make("div", { class: "hf-story", role: "region", "aria-label": t("Story"), tabindex: -1 }, this.grid);
+    this.livePanel = new LivePanel((sentence) => this.say(sentence), this.grid);
+    this.monitor.buttons.prepend(this.livePanel.begin);
+    this.grid.append(this.livePanel.element);
     this.film = new Film();
     this.forecast = new Forecast();
     this.references = new References();
@@ -156,6 +160,7 @@ class StoryPanel {
     this.monitor.look();
     this.film.draw();
     this.sound.look();
+    this.livePanel.look();
     this.markers.look();
     this.references.look();
     this.forecast.look();
@@ -223,6 +228,7 @@ class StoryPanel {
     const player = sampler ? playerOf(sampler) : null;
     this.monitor.bind(player, editor, sampler, storyNode && placeOf(storyNode));
     this.film.bind(player, editor);
+    this.livePanel.bind(storyNode, sampler, player, editor);
     this.sound.bind(storyNode, editor, player);
     this.references.bind(storyNode, editor);
     this.forecast.bind(storyNode, editor, player);
@@ -256,6 +262,7 @@ class StoryPanel {
   #giveBack() {
     this.menu.close();
     this.film.bind(null, null);
+    this.livePanel.bind(null, null, null, null);
     this.sound.bind(null, null, null);
     this.references.bind(null, null);
     this.forecast.bind(null, null, null);

@@ -1,0 +1,76 @@
+"""A live video in the story panel: it begins by one button, answers what is typed, and is an ordinary
+story afterwards.
+"""
+
+import pytest
+from comfy_browser import Browser
+from comfy_graphs import BALL, CROSS, growing_graph
+from story_panel import TEXT, TOGGLE, VIDEO, text_of, until_text
+
+pytestmark = pytest.mark.slow
+
+STATE = "document.querySelector('.hf-live-state').textContent"
+
+
+def begun(browser: Browser, prefix: str) -> None:
+    """Begin a live video of one prompt, and wait until it plays."""
+    page = browser.page
+    browser.load_api(growing_graph(f"live/{prefix}", prompts=f"0:00 {BALL}", seconds=30.0))
+    page.wait_for_function("document.querySelectorAll('.hf-bar').length === 1")
+    page.evaluate(TOGGLE)
+    page.wait_for_selector(".hf-story .hf-bar")
+    page.locator(".hf-live-begin").click()
+    page.wait_for_selector(".hf-is-live .hf-live-words")
+    page.wait_for_function(f"{VIDEO}.currentTime > 0.5")
+
+
+def typed(browser: Browser, words: str) -> None:
+    field = browser.page.locator(".hf-live-words")
+    field.fill(words)
+    field.press("Enter")
+    until_text(browser, words)
+
+
+def test_a_live_video_is_performed_in_the_panel(browser: Browser):
+    page = browser.page
+    begun(browser, "panel")
+    assert page.locator(".hf-live-words").evaluate("(field) => field === document.activeElement")
+    page.locator(".hf-live-ways input[value=cut]").click()
+    typed(browser, CROSS)
+    assert f"[re-anchor] {CROSS}" in text_of(browser)
+    page.wait_for_function(f"{STATE}.startsWith('in ')")
+    page.wait_for_function(f"!{STATE}.startsWith('in ')")
+    page.wait_for_function("document.querySelectorAll('.hf-live-scene canvas').length === 2")
+    chip = page.locator(".hf-live-chips input[value=green]")
+    chip.click()
+    until_text(browser, CROSS.replace("yellow", "green"))
+    page.locator(".hf-live-scene").first.click()
+    until_text(browser, "[recall 1]")
+    page.locator(".hf-live input[value='■ Stop']").click()
+    page.wait_for_selector(".hf-story-grid:not(.hf-is-live)")
+    page.wait_for_function(f"{VIDEO}.src.includes('/view') || {VIDEO}.src.includes('live')")
+    lines = text_of(browser).split("\n")
+    assert len(lines) == 4 and lines[0] == f"0:00 {BALL}"
+    page.wait_for_function("document.querySelectorAll('.hf-story .hf-bar').length === 4")
+    assert page.locator(".hf-live-begin").is_visible()
+
+
+def test_a_page_that_is_loaded_again_and_a_second_one_go_on_with_the_live_video(browser: Browser):
+    page = browser.page
+    begun(browser, "again")
+    workflow = page.evaluate("app.graph.serialize()")
+    other = browser.open_page()
+    other.evaluate("(workflow) => app.loadGraphData(workflow)", workflow)
+    other.wait_for_function("document.querySelectorAll('.hf-bar').length >= 1")
+    other.evaluate(TOGGLE)
+    other.wait_for_selector(".hf-is-live .hf-live-words")
+    other.wait_for_function(f"{VIDEO}.currentTime > 1")
+    other.locator(".hf-live-words").fill(CROSS)
+    other.locator(".hf-live-words").press("Enter")
+    until_text(browser, CROSS)
+    other.wait_for_function(f"{TEXT}.value.includes('{CROSS}')")
+    other.close()
+    before = page.evaluate(f"{VIDEO}.currentTime")
+    page.wait_for_function(f"{VIDEO}.currentTime > {before + 2}")
+    page.locator(".hf-live input[value='■ Stop']").click()
+    page.wait_for_selector(".hf-story-grid:not(.hf-is-live)")
