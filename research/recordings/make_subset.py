@@ -66,6 +66,8 @@ PEERS = {
     "echo_forcing": {"single": 24, "smooth_early": 24},
     "pyramid_forcing": {"mixed": 24, "mixed_leftover_and_stale_readout": 24},
     "reward_forcing": {"w9_s3_alpha09": 15},
+    "tethercache": {"k9_s2_r4_tau07": 18},
+    "swift": {"three_switches_in_a_row": 24},
 }
 LONGLIVE2 = {"i2v": 16}
 # of the driven model, of all runs

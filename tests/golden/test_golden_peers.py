@@ -28,7 +28,8 @@ from recorded_cases import apart, each_run, kept_cache, needs, noted, open_case,
 TOLERANCE = 1e-4
 METHODS = (
     "longlive commit_forcing infinity_rope deep_forcing forcing_kv dummy_forcing memflow rolling_sink memrope "
-    "reward_forcing pyramid_forcing echo_forcing id_forcing causal_forcing rolling_forcing causvid"
+    "reward_forcing pyramid_forcing echo_forcing id_forcing causal_forcing rolling_forcing causvid "
+    "tethercache swift"
 ).split()
 
 
