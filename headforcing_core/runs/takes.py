@@ -84,18 +84,27 @@ def pictured_blocks(video: StoredVideo) -> list[int]:
     return [place for place in places if place < finished]
 
 
-def thumbnail(video: StoredVideo, number: int, draw: Callable[[Tensor], bytes]) -> bytes | None:
-    """The JPEG of a take's `number`-th pictured block; None where there is none or it cannot be
-    read.
+def block_of_scene(video: StoredVideo, scene: int) -> int | None:
+    """The block in the middle of a scene, by its number from 1; None where the video has no such
+    scene.
+    """
+    about = video.about
+    starts = [*about.get("starts_seconds", ()), video.seconds]
+    if not 1 <= scene < len(starts):
+        return None
+    middle = (starts[scene - 1] + starts[scene]) / 2 - starts[0]  # after the start frames
+    blocks = len(video.keys)
+    return min(int(middle / (video.seconds - starts[0]) * blocks), blocks - 1)
+
+
+def thumbnail(video: StoredVideo, block: int, draw: Callable[[Tensor], bytes]) -> bytes | None:
+    """The JPEG of a take's block; None if it cannot be read.
 
     It is read from the run folder, else made by `draw` from the block's first latent frame `[16, h,
     w]` and kept there: takes that share a block share its picture.
     """
-    blocks = pictured_blocks(video)
     folder = video.folder
-    if not 0 <= number < len(blocks):
-        return None
-    key = video.keys[blocks[number]]
+    key = video.keys[block]
     # none yet, damaged, or gone with its folder: made again
     with suppress(HeadForcingError, OSError, KeyError):
         return read_bytes(files_of(folder, THUMBNAIL)[key[:SHORT]])

@@ -205,7 +205,8 @@ export {};
  * @property {string} date
  * @property {string} length
  * @property {string} size
- * @property {string} story
+ * @property {string} story its first words
+ * @property {string} story_key a hash of its prompts, which takes with other seeds share
  * @property {number} pictures
  * @property {string} title
  * @property {boolean} starred
@@ -219,6 +220,8 @@ export {};
  * @property {Record<string, unknown> | null} [written] the values of *Prompt Timeline*, see `fetchStory`
  * @property {number | null} seed
  * @property {boolean} draft
+ * @property {Said} [differs] what is other in its story than in that of the take before it
+ * @property {number} [scene] the number of the first scene that differs, from 1
  */
 
 /**

@@ -161,9 +161,9 @@ def test_takes_of_the_same_story_are_told_apart_by_their_seed(browser: Browser):
         const store = await import("/extensions/ComfyUI-HeadForcing/takes/store.js");
         const take = { length: "0:30", size: "832x480", date: "today", title: "" };
         const listed = [
-            { ...take, take: 1, story: "a fox", seed: 5 },
-            { ...take, take: 2, story: "a fox", seed: 6 },
-            { ...take, take: 3, story: "a hen", seed: 5 },
+            { ...take, take: 1, story_key: "a", seed: 5 },
+            { ...take, take: 2, story_key: "a", seed: 6 },
+            { ...take, take: 3, story_key: "b", seed: 5 },
         ];
         const answer = app.api.fetchApi;
         app.api.fetchApi = async () => new Response(JSON.stringify({ takes: listed }));
@@ -178,3 +178,38 @@ def test_takes_of_the_same_story_are_told_apart_by_their_seed(browser: Browser):
         "Take 2 · seed 6 · 0:30 · 832x480 · today",
         "Take 3 · 0:30 · 832x480 · today",
     ]
+
+
+@pytest.mark.same_page
+def test_a_take_says_what_differs_from_the_one_before_and_a_reused_video_is_listed(
+    browser: Browser,
+):
+    page = browser.page
+    seed = 717
+    first = f"0:00 {BALL}\n0:01.5 a ball in the navy striped room\n0:03 {CROSS}"
+    second = first.replace("navy striped", "sand striped")
+    browser.load_api(growing_graph(f"shelf/of_{seed}", 4.5, first, seed=seed))
+    for text in (first, second):
+        browser.write("PromptTimeline", prompts=text)
+        browser.run()
+    browser.fit_view()
+    page.locator(".hf-shelf").get_by_label("Show the takes of this workflow").click()
+    rows = page.locator(".hf-shelf [role=listitem]")
+    rows.nth(1).wait_for()
+    assert "scene 2: sand striped" in rows.nth(0).inner_text()
+    assert "seed" not in rows.nth(0).inner_text(), "the stories differ"
+    assert rows.nth(1).locator(".story").inner_text().startswith(BALL[:20])
+    assert rows.nth(0).locator("img.differs").count() == 1
+    page.wait_for_function("document.querySelector('.hf-shelf img.differs').naturalWidth === 160")
+    assert rows.nth(0).get_attribute("aria-current") == "true", "the last run is played"
+
+    # the same story in another workflow: its video is there already
+    other = f"{seed:08}-1111-4000-8000-000000000000"
+    page.evaluate("(id) => app.loadGraphData({ ...app.graph.serialize(), id })", other)
+    page.wait_for_timeout(500)
+    page.locator(".hf-shelf").get_by_label("Show the takes of this workflow").click()
+    page.wait_for_function("document.querySelector('.hf-shelf .none')")
+    browser.run()
+    page.wait_for_function("document.querySelectorAll('.hf-shelf [role=listitem]').length === 1")
+    assert "of another workflow" in rows.nth(0).inner_text()
+    assert "Take 2" in rows.nth(0).inner_text()

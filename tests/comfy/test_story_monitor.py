@@ -105,7 +105,7 @@ def test_a_second_take_is_wiped_over_the_video_in_step_and_without_its_sound(bro
     both = "[...document.querySelectorAll('.hf-story video')]"
     assert page.evaluate(f"{both}.map(({{ muted }}) => muted)") == [True, True]
     names = page.locator(".hf-story-screen").inner_text()
-    assert "Last run ♪" in names and "Take 1" in names
+    assert "Take 2 ♪" in names and "Take 1" in names, "the names of the list"
     heard = f"{both}.map(({{ muted }}) => !muted)"
     other = page.get_by_label("Hear the other take")
     assert [page.evaluate(heard), other.click(), page.evaluate(heard)][::2] == [

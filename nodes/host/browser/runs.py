@@ -4,6 +4,7 @@ and delete them.
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -15,10 +16,13 @@ from torch import Tensor
 
 from ....headforcing_core.errors import HeadForcingError
 from ....headforcing_core.files import Fields
+from ....headforcing_core.hashing import digest
 from ....headforcing_core.model.latents import WAN21, WAN22
 from ....headforcing_core.plan.request import story_begins
+from ....headforcing_core.runs.difference import difference
 from ....headforcing_core.runs.stored import StoredVideo, find_video, stored_videos
 from ....headforcing_core.runs.takes import (
+    block_of_scene,
     pictured_blocks,
     read_label,
     remove_take,
@@ -26,15 +30,17 @@ from ....headforcing_core.runs.takes import (
     thumbnail,
     write_label,
 )
-from ....headforcing_core.timeline.clock import VIDEO_FPS
+from ....headforcing_core.timeline.clock import VIDEO_FPS, short_time
 from .. import folders
 from ..graph import images, video_files
 from ..model import native_model, vae
+from ..sentences import Sentence, parts_of
 from .pages import jpeg_answer, route
 from .progress import linear_colours
 
 THUMBNAIL_PIXELS = 160  # of the longer side
 MOST_TITLE = 60  # letters
+_NUMBER = re.compile("[0-9]{1,4}")  # of a scene
 
 
 def run_names() -> list[str]:
@@ -109,16 +115,26 @@ def _format(video: StoredVideo, latents: Tensor) -> comfy.latent_formats.LatentF
 
 
 def _picture(query: Fields) -> web.Response:
-    """The JPEG of `number` of the take `run`: names are compared with what is there, never made
-    into paths.
+    """The JPEG of the take `run`: the `number`-th of those over its whole length, or that of a
+    `scene`. Names are compared with what is there, never made into paths.
     """
-    number = query.get("number", "")
     picture = None
     with suppress(HeadForcingError):
         take = _find(query.get("run", ""))
-        if take is not None and number in ("0", "1", "2", "3", "4"):
-            picture = thumbnail(take, int(number), partial(_draw, take))
+        block = None if take is None else _pictured_block(take, query)
+        if take is not None and block is not None:
+            picture = thumbnail(take, block, partial(_draw, take))
     return jpeg_answer(picture)
+
+
+def _pictured_block(take: StoredVideo, query: Fields) -> int | None:
+    """The block whose picture a page asks for; None where the take has none."""
+    scene = query.get("scene", "")
+    if _NUMBER.fullmatch(scene):
+        return block_of_scene(take, int(scene))
+    number = query.get("number", "")
+    blocks = pictured_blocks(take)
+    return blocks[int(number)] if number in ("0", "1", "2", "3", "4")[: len(blocks)] else None
 
 
 def _draw(take: StoredVideo, latents: Tensor) -> bytes:
@@ -169,7 +185,43 @@ def find_take(name: Any) -> StoredVideo:
 
 def _list(_: Any = None) -> Fields:
     takes = stored_videos(folders.runs_folder())
-    return {"takes": [_describe(take, takes) for take in takes]}
+    described = []
+    for place, take in enumerate(takes):
+        earlier = next(filter(partial(_is_of_same, take), takes[place + 1 :]), None)
+        described.append({**_describe(take, takes), **_describe_change(take, earlier)})
+    return {"takes": described}
+
+
+def _is_of_same(take: StoredVideo, other: StoredVideo) -> bool:
+    """Whether two takes are of one workflow, else of one story."""
+    workflow = take.about.get("workflow")
+    if workflow or other.about.get("workflow"):
+        return bool(workflow == other.about.get("workflow"))
+    return bool(take.about["prompts"][:1] == other.about["prompts"][:1])
+
+
+def _describe_change(take: StoredVideo, earlier: StoredVideo | None) -> Fields:
+    """What is other in a take than in the one before it, as parts of a sentence, and the number of
+    the scene, from 1; empty where nothing of the story is.
+    """
+    found = None if earlier is None else difference(take.about, earlier.about)
+    if found is None:
+        return {}
+    scene = found.scene
+    sentences = {
+        "words": Sentence("scene %1: %2", scene, found.words[:MOST_TITLE]),
+        "start": Sentence("scene %1 begins at %2", scene, _begin(take, scene)),
+        "seed": Sentence("scene %1: another seed", scene),
+        "switch": Sentence("scene %1 follows in another way", scene),
+        "end": Sentence("ends with scene %1", scene),
+    }
+    return {"differs": parts_of(sentences[found.what]), "scene": scene}
+
+
+def _begin(take: StoredVideo, scene: int) -> str:
+    """The time of the story at which a scene begins."""
+    starts = take.about["starts_seconds"]
+    return short_time(starts[scene - 1] - starts[0])
 
 
 def _describe(take: StoredVideo, takes: list[StoredVideo]) -> Fields:
@@ -185,6 +237,9 @@ def _describe(take: StoredVideo, takes: list[StoredVideo]) -> Fields:
         "length": take.length,
         "size": take.size,
         "story": take.story,
+        "story_key": digest(
+            *(about.get(name) for name in ("prompts", "starts_seconds", "switches"))
+        ),
         "pictures": len(pictured_blocks(take)),
         "title": label.title,
         "starred": label.starred,

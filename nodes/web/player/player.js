@@ -9,7 +9,7 @@ import { placeToShow } from "./place.js";
 import { Sprite } from "./sprite.js";
 import { playsGrowing } from "../server_events.js";
 import { address, editors, holds, nodeOf, storyNodeOf, whileInGraph } from "../shared.js";
-import { fetchStory, nameOf } from "../takes/store.js";
+import { fetchStory, nameOf, takeOfFile } from "../takes/store.js";
 import { t } from "../texts.js";
 import { addElement } from "../widgets.js";
 /** @import {FileName, GraphNode, GrowingVideo, Message, Place, Take} from "../types.js" */
@@ -219,6 +219,11 @@ export class Player {
     this.label();
   }
 
+  /** The take that is played, of the last run, too; undefined if it is none. @returns {Take | undefined} */
+  get played() {
+    return this.take ?? takeOfFile(this.files?.at(-1));
+  }
+
   /** The take beside the video. */
   get second() {
     return this.pair.second;
@@ -240,7 +245,8 @@ export class Player {
 
   /** Say below the video which takes are played. */
   label() {
-    this.pair.label(this.take ? nameOf(this.take) : t("Last run"), Boolean(this.take));
+    const take = this.played;
+    this.pair.label(take ? nameOf(take) : t("Last run"), Boolean(this.take));
     this.changed?.();
   }
 

@@ -1,7 +1,7 @@
 // The takes of Load Head Forcing Run as a list with pictures. The widget "run" stays all that is saved and sent.
 import { app } from "../../../scripts/app.js";
 import { make } from "../shared.js";
-import { factsOf, fetchTakes, line, pictures, STYLE, takes, watchInGraph } from "./store.js";
+import { factsOf, fetchTakes, line, pictures, storyOfTake, STYLE, takes, watchInGraph } from "./store.js";
 import { t } from "../texts.js";
 import { addElement } from "../widgets.js";
 /** @import {GraphNode, Take, Widget} from "../types.js" */
@@ -18,7 +18,7 @@ function label(combo) {
   /** @param {unknown} value */
   combo.options.getOptionLabel = (value) => {
     const take = takeOf(String(value ?? ""));
-    return take ? [factsOf(take), take.story].join(" · ") : String(value ?? "");
+    return take ? [factsOf(take), storyOfTake(take)].join(" · ") : String(value ?? "");
   };
 }
 
@@ -55,7 +55,7 @@ class TakeList {
     const rows = takes.map((take, place) => {
       const id = `hf-take-${this.node.id}-${place}`;
       const about = { class: "take", role: "option", id, onclick: () => this.choose(take) };
-      return make("div", about, pictures(take), line("facts", factsOf(take)), line("story", take.story));
+      return make("div", about, pictures(take), line("facts", factsOf(take)), line("story", storyOfTake(take)));
     });
     const list = rows.length ? rows : [line("none", t("No runs are stored yet."))];
     this.element.replaceChildren(make("style", {}, STYLE), ...list);

@@ -5,7 +5,7 @@ import { queuePart } from "../queue_part.js";
 import { address, button, demoOf, editors, isLinked, keepFromCanvas, make, openId } from "../shared.js";
 import { put, putValues, storyNodeOf } from "../shared.js";
 import { change, factsOf, fetchStory, fetchTakes, line, megabytes, nameOf, pictures } from "./store.js";
-import { STYLE, takes, watchInGraph } from "./store.js";
+import { storyOfTake, STYLE, takes, watchInGraph } from "./store.js";
 import { t } from "../texts.js";
 import { addElement } from "../widgets.js";
 /** @import {GraphNode, Part, Take} from "../types.js" */
@@ -75,15 +75,15 @@ class Shelf {
     put(this.draft, { disabled, title: disabled ? t("The demo model has one size: no draft") : DRAFT() });
   }
 
-  /** @param {string} sentence empty: none */
-  say(sentence) {
+  /** @param {string} sentence empty: none @param {"warn" | "info"} severity */
+  say(sentence, severity = "warn") {
     this.status.textContent = sentence;
     this.status.title = sentence;
     clearTimeout(this.#timer);
     this.#timer = setTimeout(() => {
       this.status.textContent = "";
     }, SAID_MS);
-    const toast = { severity: "warn", summary: "Head Forcing", detail: sentence, life: SAID_MS };
+    const toast = { severity, summary: "Head Forcing", detail: sentence, life: SAID_MS };
     if (sentence) app.extensionManager?.toast?.add?.(toast);
   }
 
@@ -137,7 +137,8 @@ class Shelf {
     const field = document.activeElement?.closest?.("input[type=text]");
     if (this.list.contains(field)) return; // a name is being typed
     const showsAll = this.#everywhere || !openId();
-    const listed = takes.filter(({ workflow }) => showsAll || workflow === openId());
+    const { played } = playerOf(this.node); // a video that another workflow has made first is reused
+    const listed = takes.filter((take) => showsAll || take.workflow === openId() || take === played);
     const all = make("input", { type: "checkbox", checked: this.#everywhere });
     all.addEventListener("change", () => {
       this.#everywhere = all.checked;
@@ -151,17 +152,20 @@ class Shelf {
   /** @param {Take} take */
   #row(take) {
     const player = playerOf(this.node);
-    const isPlayed = player.take?.name === take.name;
+    const isChosen = player.take?.name === take.name;
+    const isPlayed = isChosen || player.played?.name === take.name;
     const isBeside = player.second?.name === take.name;
-    const choose = () => (take.file ? player.choose(isPlayed ? null : take) : this.say(NO_FILE()));
-    const play = isPlayed
+    const choose = () => (take.file ? player.choose(isChosen ? null : take) : this.say(NO_FILE()));
+    const play = isChosen
       ? button(t("last run"), t("Play the last run again"), choose)
       : button(t("play"), t("Play %1 here", nameOf(take)), choose);
     const compare = () => (take.file ? player.compare(isBeside ? null : take) : this.say(NO_FILE()));
     const beside = button(t("beside"), t("Play %1 beside the video, without its sound", nameOf(take)), compare);
     const does = this.#deleting === take.name ? this.#confirmation(take) : [play, beside, ...this.#edits(take)];
-    const facts = `${factsOf(take)} · ${megabytes(take.bytes)}`;
-    const picture = make("div", { onclick: choose }, pictures(take), line("facts", facts), line("story", take.story));
+    const isOfOther = openId() && take.workflow !== openId();
+    const facts = [factsOf(take), megabytes(take.bytes), isOfOther && t("of another workflow")].filter(Boolean);
+    const lines = [line("facts", facts.join(" · ")), line("story", storyOfTake(take))];
+    const picture = make("div", { onclick: choose }, pictures(take), ...lines);
     const row = { class: "take", role: "listitem", "aria-current": isPlayed || isBeside ? "true" : "false" };
     return make("div", row, picture, make("div", { class: "does" }, ...does));
   }
@@ -233,6 +237,7 @@ class Shelf {
     }
     putValues(storyNode, take.written);
     if (take.seed != null) putValues(this.node, { seed: take.seed });
+    this.say(t("The nodes have the story and the seed of %1.", nameOf(take)), "info");
   }
 }
 

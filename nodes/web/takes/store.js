@@ -1,8 +1,8 @@
 // The takes that the server lists, for all nodes that show them, and what is drawn of one.
 import { app } from "../../../scripts/app.js";
-import { make, post, whileInGraph } from "../shared.js";
-import { t } from "../texts.js";
-/** @import {GraphNode, Take} from "../types.js" */
+import { address, make, post, whileInGraph } from "../shared.js";
+import { sentenceOf, t } from "../texts.js";
+/** @import {FileName, GraphNode, Take} from "../types.js" */
 
 /** The takes, the newest first. @type {Take[]} */
 export let takes = [];
@@ -82,13 +82,19 @@ export function nameOf({ take, title }) {
   return title ? `${number} ${title}` : number;
 }
 
+/** The take that a video file was written or reused for; undefined without one. @param {FileName | undefined} file */
+export const takeOfFile = (file) => file && takes.find((take) => take.file && address(take.file) === address(file));
+
+/** What tells a take from the one before it, else its first words. @param {Take} take */
+export const storyOfTake = ({ differs, story }) => (differs === undefined ? story : sentenceOf(differs));
+
 /**
  * What a list says of a take beside its pictures; its seed where another take has the same story.
  * @param {Take} take
  */
 export function factsOf(take) {
   const { length, size, date, starred, draft, seed } = take;
-  const isAlike = takes.some((other) => other !== take && other.story === take.story);
+  const isAlike = takes.some((other) => other !== take && other.story_key === take.story_key);
   const facts = [
     starred && "★",
     nameOf(take),
@@ -113,18 +119,27 @@ export const megabytes = (bytes) => `${(bytes / 1e6).toFixed(bytes < 1e7 ? 1 : 0
 export const line = (name, text) => make("div", { class: name, title: text }, text ?? "");
 
 /**
- * The row of a take's pictures.
+ * The row of a take's pictures: first that of the scene that differs from the take before it, then some of its length.
  * @param {Take} take
  */
 export function pictures(take) {
   const strip = make("div", { class: "pictures" });
-  for (let number = 0; number < take.pictures; number++) {
-    const query = new URLSearchParams({ run: take.name, number: String(number) });
-    const src = app.api.apiURL(`/headforcing/takes/picture?${query}`);
-    const picture = make("img", { loading: "lazy", alt: "", src, onerror: () => picture.remove() });
-    strip.append(picture);
-  }
+  if (take.scene !== undefined) strip.append(picture(take, { scene: take.scene }));
+  for (let number = strip.children.length; number < take.pictures; number++) strip.append(picture(take, { number }));
   return strip;
+}
+
+/**
+ * @param {Take} take
+ * @param {{scene?: number, number?: number}} which
+ */
+function picture(take, which) {
+  const [[name, value]] = Object.entries(which);
+  const query = new URLSearchParams({ run: take.name, [name]: String(value) });
+  const src = app.api.apiURL(`/headforcing/takes/picture?${query}`);
+  const about = { class: name === "scene" && "differs", loading: "lazy", alt: "" };
+  const element = make("img", { ...about, src, onerror: () => element.remove() });
+  return element;
 }
 
 const ACCENT = "var(--p-primary-color, #4a90d9)";
@@ -137,6 +152,7 @@ export const STYLE = `
   background: color-mix(in srgb, ${ACCENT} 25%, transparent); }
 .hf-takes .pictures { display: flex; gap: 2px; height: 44px; }
 .hf-takes img { height: 44px; min-width: 0; max-width: 19%; object-fit: cover; border-radius: 3px; }
+.hf-takes img.differs { outline: 2px solid ${ACCENT}; outline-offset: -2px; }
 .hf-takes .facts, .hf-takes .story { overflow: hidden; text-overflow: ellipsis; margin-top: 2px; }
 .hf-takes .facts { white-space: nowrap; }
 .hf-takes .story { display: -webkit-box; -webkit-box-orient: vertical; -webkit-line-clamp: 2; }
