@@ -201,7 +201,7 @@ def _is_of_same(take: StoredVideo, other: StoredVideo) -> bool:
 
 
 def _describe_change(take: StoredVideo, earlier: StoredVideo | None) -> Fields:
-    """What is other in a take than in the one before it, as parts of a sentence, and the number of
+    """The difference of a take from the one before it, as parts of a sentence, and the number of
     the scene, from 1; empty where nothing of the story is.
     """
     found = None if earlier is None else difference(take.about, earlier.about)

@@ -55,7 +55,7 @@ class Shelf {
       button(t("up to here"), t("Render from the beginning to the end of the chosen bar"), () => this.#renderScene(false)),
       this.draft,
     ];
-    this.status = make("div", { role: "status", style: "flex: 1 0 60px; overflow: hidden; opacity: 0.8" });
+    this.status = make("div", { role: "status", class: "said" });
     this.element = make(
       "div",
       { class: "hf-shelf", onkeydown: stop }, // Delete would delete the node
@@ -63,7 +63,7 @@ class Shelf {
       make("div", { class: "tools", role: "toolbar", "aria-label": t("Scenes and takes") }, ...tools, this.status),
     );
     const beside = "hf-shelf"; // the list stands beside the video, so that the node keeps its size
-    this.panel = make("div", { class: beside, style: "flex: 0 0 52%; min-height: 0", hidden: true }, this.list);
+    this.panel = make("div", { class: beside, style: "flex: 0 0 52%; min-width: 0; min-height: 0", hidden: true }, this.list);
     this.panel.addEventListener("keydown", stop);
     keepFromCanvas(this.element);
     keepFromCanvas(this.panel);

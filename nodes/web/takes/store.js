@@ -167,6 +167,7 @@ export const STYLE = `
   border: 1px solid var(--border-color, #4e4e4e); border-radius: 6px; background: transparent; padding: 0 6px; }
 .hf-shelf input:focus-visible, .hf-shelf a:focus-visible { outline: 2px solid ${ACCENT}; }
 .hf-shelf a { color: inherit; }
+.hf-shelf .said { flex: 1 0 60px; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; opacity: 0.8; }
 .hf-shelf[hidden] { display: none; }
 .hf-shelf .hf-takes { flex: 1 1 0; min-height: 0; }
 `;
