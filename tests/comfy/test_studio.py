@@ -334,7 +334,6 @@ def test_thirty_prompts_have_bars_that_can_be_hit(browser: Browser):
             "(share) => { const all = document.querySelector('.hf-scroll'); all.scrollLeft = share * all.scrollWidth; }",
             number // 29,
         )
-        page.locator(f".hf-bar[value='scene {number}']").click()
-        assert page.evaluate("document.activeElement.value") == f"scene {number}", (
-            "not an edge beside it"
-        )
+        bar = f"Prompt {number + 1} of 30: scene {number}"
+        page.get_by_label(bar, exact=True).click()
+        assert page.evaluate("document.activeElement.ariaLabel") == bar, "not an edge beside it"

@@ -103,7 +103,7 @@ def test_graph_undo_keeps_the_bars_with_their_text_and_an_edit_that_cannot_be_ta
     # moment is refused
     story = "0:00 a red ball in the teal room\n0:10 a red ball in the navy room\n0:20 a star"
     browser.write("PromptTimeline", prompts=story)
-    shows(browser, "… teal room,… navy room,a star")
+    shows(browser, "1 the teal room,2 the navy room,a star")
     page.locator(".hf-bar").nth(2).focus()
     page.evaluate(
         f"""() => {{

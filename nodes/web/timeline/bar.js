@@ -53,7 +53,7 @@ export class Bar {
     this.element.addEventListener("dblclick", on.edit);
     this.element.addEventListener("keydown", on.key);
     this.tag = make("span", { class: "hf-tag", "aria-hidden": "true" });
-    this.handle = make("span", { class: "hf-handle", "aria-hidden": "true", hidden: index === 0 });
+    this.handle = make("span", { class: "hf-handle", "aria-hidden": "true" });
     this.handle.addEventListener("pointerdown", on.grasp);
     this.parts = [this.element, this.tag, this.handle];
   }
@@ -99,6 +99,12 @@ export class Bar {
       valuetext: `${times}, ${block}${words && `, ${words}`}`,
     };
     for (const [name, value] of Object.entries(about)) element.setAttribute(`aria-${name}`, String(value));
+  }
+
+  /** @param {{hasHandle: boolean, isNarrow: boolean}} room */
+  fit({ hasHandle, isNarrow }) {
+    this.handle.hidden = !hasHandle;
+    this.element.classList.toggle("hf-narrow", isNarrow);
   }
 
   /**

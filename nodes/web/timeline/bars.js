@@ -11,6 +11,8 @@ import { indicesBetween, range, startSeconds, timeText } from "./segments.js";
 import { largestZoom, USUAL_PIXELS, zoomForClicks } from "./zoom.js";
 /** @import {Actions, EditorState, Segment, ShownPlace} from "../types.js" */
 
+const HANDLE_PIXELS = 24; // of two bars that have a handle between them: it would cover narrower ones
+const NARROW = 40; // pixels of a bar in which the number of its prompt has all the room
 let helps = 0; // elements with that text on the page
 
 /** The bars of a story, as wide as their prompts last, in a part of the page that is scrolled and zoomed. */
@@ -94,7 +96,7 @@ export class Bars {
   /** Draw the bars in view. Hundreds that are out of sight would be laid out at each move of the pointer. */
   #drawBars() {
     if (!this.state) return;
-    const { segments, timeline } = this.state;
+    const { segments } = this.state;
     const shown = this.#shown();
     for (const [index, bar] of this.#bars) {
       if (shown.has(index)) continue;
@@ -111,10 +113,21 @@ export class Bars {
       else if (!known) this.track.append(...bar.parts);
       next = bar.element;
       this.#bars.set(index, bar);
-      const label = labelFor(segments[index], labels[index], timeline, this.wholeWidth);
+      const pixels = this.#pixelsOf(segments[index]);
+      const before = segments[index - 1];
+      const fits = before && Math.min(pixels, this.#pixelsOf(before)) >= HANDLE_PIXELS;
+      bar.fit({ hasHandle: Boolean(fits), isNarrow: pixels < NARROW });
+      const label = labelFor(segments[index].text, index + 1, labels[index], pixels);
       bar.draw(this.state, label, range(segments, index, free));
     }
     this.playhead.draw(this.state, this.#bars, this.wholeWidth);
+  }
+
+  /** The width of a bar. @param {Segment} segment */
+  #pixelsOf({ start_block, end_block }) {
+    const { timeline } = this.state;
+    const seconds = startSeconds(timeline, end_block) - startSeconds(timeline, start_block);
+    return (seconds / startSeconds(timeline, timeline.blocks)) * this.wholeWidth;
   }
 
   /** The numbers of the prompts that have bars: those in view or half as far again, the chosen, focused and held ones. */

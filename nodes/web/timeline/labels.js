@@ -1,8 +1,9 @@
 // The words that bars show.
-import { startSeconds } from "./segments.js";
-/** @import {Segment, Timeline} from "../types.js" */
+/** @import {Segment} from "../types.js" */
 
-const LONG = 12; // letters in common that are left out
+const LONG = 12; // letters in common that are left out,
+const LEAST_WORDS = 3; // of which so many words are left at least
+const NUMBER_ALONE = 48; // pixels of a bar that has room for the number of its prompt and no word
 const LETTER = 8; // pixels, about
 const SEPARATOR = "\0"; // of words, before all letters: sorted, texts that begin alike are neighbours
 
@@ -29,7 +30,7 @@ export class Labels {
 }
 
 /**
- * What bars show of their prompts: where one begins as another does, the words from where they differ.
+ * The words by which bars tell their prompts: where one begins as another does, those from where they differ.
  * @param {Pick<Segment, "text">[]} segments
  */
 export function labels(segments) {
@@ -42,22 +43,21 @@ export function labels(segments) {
     const same = Math.max(0, ...beside.map((other) => wordsInCommon(words, other)));
     const text = words.join(" ");
     const isLong = words.slice(0, same).join(" ").length >= LONG;
-    found.set(text, isLong ? `… ${words.slice(same).join(" ")}` : text);
+    found.set(text, isLong ? words.slice(Math.min(same, words.length - LEAST_WORDS)).join(" ") : text);
   }
   return segments.map(({ text }) => found.get(text) ?? text);
 }
 
 /**
- * What a bar shows: the whole text where there is room for it, else its label; the bars have so many pixels in all.
- * @param {Segment} segment
+ * What a bar of so many pixels shows: the whole text where there is room for it, else its number and its label.
+ * @param {string} text
+ * @param {number} number from 1
  * @param {string} label
- * @param {Timeline} timeline
  * @param {number} pixels
  */
-export function labelFor({ text, start_block, end_block }, label, timeline, pixels) {
-  const seconds = startSeconds(timeline, end_block) - startSeconds(timeline, start_block);
-  const room = (seconds / startSeconds(timeline, timeline.blocks)) * pixels;
-  return text.length * LETTER < room ? text : label;
+export function labelFor(text, number, label, pixels) {
+  if (text.length * LETTER < pixels) return text;
+  return pixels < NUMBER_ALONE ? String(number) : `${number} ${label}`;
 }
 
 /**
