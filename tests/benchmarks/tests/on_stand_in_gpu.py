@@ -151,7 +151,9 @@ def on_cpu(generate):
 
 
 @pytest.mark.repeat("rolling_forcing", "longlive")
-@pytest.mark.parametrize("method", ["head_forcing", "rolling_sink", "rolling_forcing", "longlive"])
+@pytest.mark.parametrize(
+    "method", ["head_forcing", "rolling_sink", "rolling_forcing", "longlive", "swift"]
+)
 def test_only_finished_blocks_and_candidates_are_waited_for(generate, method: str):
     found = []
     for seconds in (6, 9):  # 8 and 12 blocks: the window of Rolling Sink is full
