@@ -19,10 +19,9 @@ ENDED = "its process ended with "
 
 def apart(seconds: float, function: Callable[..., Any], *arguments: Any) -> Any:
     """What a function returns in a process of its own; why there is nothing where that failed or
-    took longer.
+    took longer than so many seconds.
     """
-    limit = min(MOST_SECONDS, seconds)
-    if limit <= 0:
+    if seconds <= 0:
         return not_available(TOO_LATE)
     fresh = get_context("spawn")
     receiver, sender = fresh.Pipe(duplex=False)
@@ -30,8 +29,8 @@ def apart(seconds: float, function: Callable[..., Any], *arguments: Any) -> Any:
     process.start()
     sender.close()  # the process has its own, so that the pipe ends with it
     try:
-        late = not_available(f"stopped after {limit:.0f} s")
-        return pickle.loads(receiver.recv_bytes()) if receiver.poll(limit) else late
+        late = not_available(f"stopped after {seconds:.0f} s")
+        return pickle.loads(receiver.recv_bytes()) if receiver.poll(seconds) else late
     except EOFError:
         process.join()
         return not_available(f"{ENDED}{process.exitcode}; what it said is above, or in log.txt")

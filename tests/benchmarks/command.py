@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from . import checks, end_to_end, first, goals, profiled, report, scaling
-from .apart import ENDED, TOO_LATE, apart, not_available, tell
+from .apart import ENDED, MOST_SECONDS, TOO_LATE, apart, not_available, tell
 from .case import Case
 from .decoder import exactness
 from .environment import environment, matmul_flops
@@ -55,6 +55,7 @@ SECONDS = {
     "video": 470,
     "rest": 440,
 }
+LONGER = {"programs": first.ALL_PROGRAMS + 30}  # of one measurement, than others
 REPEATS = {("results", "cpu"): 3}  # a shared processor is busy with other things at times
 
 
@@ -161,7 +162,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def measured(name: str) -> Any:
         left = end - time.monotonic()
         if options.apart or gpu and not options.together:
-            return apart(left, work, name, *given)
+            return apart(min(left, LONGER.get(name, MOST_SECONDS)), work, name, *given)
         return work(name, *given) if left > 0 or not gpu else not_available(TOO_LATE)
 
     repeats = options.repeat or REPEATS.get((part, options.preset), 1)

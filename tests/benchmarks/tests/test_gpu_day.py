@@ -156,6 +156,18 @@ def test_what_never_ran_on_a_gpu_runs_first_and_what_a_call_said_is_kept(tmp_pat
     assert (told["right"], told["exit_status"]) == (False, 1) and "video lost" in told["said"]
 
 
+def test_the_first_call_has_the_time_that_its_programs_took_on_an_h100(tmp_path: Path):
+    """And measures its same bits before, for which a minute was enough."""
+    calls = first._calls(replace(DRY, device=torch.device("cuda")), tmp_path)
+    stored = json.loads((SCRIPT.parent / "gpu" / "h100_1_first.json").read_text("utf-8"))
+    seconds = [
+        call["seconds"] for call in stored["tasks"]["programs"].values() if "seconds" in call
+    ]
+    assert len(calls) * sum(seconds) / len(seconds) < first.ALL_PROGRAMS
+    (limit,) = re.findall(r"limit=(\d+) together", SCRIPT.read_text("utf-8"))
+    assert 60 + first.ALL_PROGRAMS < int(limit) < 360
+
+
 def test_a_folder_that_is_no_comfyui_is_named(capsys):
     assert in_comfyui.main("") == 1 and in_comfyui.main("/no/such", "--cpu") == 1
     assert "/no/such is not a folder of ComfyUI" in capsys.readouterr().out
