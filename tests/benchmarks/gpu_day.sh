@@ -90,7 +90,7 @@ short() { # SECONDS PART [OPTION ...]: a part that ends by then, in one process
     seconds=$1
     part=$2
     shift 2
-    timeout $((seconds + 15)) "$python" "$root/tests/benchmarks/run.py" "$part" --preset $preset --together --seconds "$seconds" \
+    timeout $((seconds + 10)) "$python" "$root/tests/benchmarks/run.py" "$part" --preset $preset --together --seconds "$seconds" \
         --out "$out" "$@" 2>&1 | tee -a "$out/log.txt"
     [ "${PIPESTATUS[0]}" -eq 0 ] || status=1
 }
@@ -141,7 +141,7 @@ for part in "$@"; do
     call_2)
         short 60 profile
         short 80 rows --rows B3,G,F8,B6 --blocks $((blocks / 2))
-        short 150 video
+        short 140 video
         short 25 more --rows C --blocks $((blocks / 4 + 1)) ;;
     *)
         benchmark "$part"

@@ -168,6 +168,13 @@ def test_the_first_call_has_the_time_that_its_programs_took_on_an_h100(tmp_path:
     assert 60 + first.ALL_PROGRAMS < int(limit) < 360
 
 
+def test_the_second_call_ends_within_six_minutes_whatever_its_parts_take():
+    script = SCRIPT.read_text("utf-8")
+    (more,) = re.findall(r"timeout \$\(\(seconds \+ (\d+)\)\)", script)
+    limits = [int(seconds) + int(more) for seconds in re.findall(r"^ +short (\d+) ", script, re.M)]
+    assert len(limits) == 4 and sum(limits) < 350
+
+
 def test_a_folder_that_is_no_comfyui_is_named(capsys):
     assert in_comfyui.main("") == 1 and in_comfyui.main("/no/such", "--cpu") == 1
     assert "/no/such is not a folder of ComfyUI" in capsys.readouterr().out
