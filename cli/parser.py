@@ -107,6 +107,9 @@ class Parser(argparse.ArgumentParser):
         """`paths` of what is found are the names of arguments that are files. Raises
         HeadForcingError as `check_files`.
         """
+        for word in args or ():
+            if re.fullmatch("--[a-z][a-z0-9-]*=--", word):  # of which argparse would make a list
+                self.error(f"argument {word[:-3]}: expected a value, got '--'")
         found, unknown = super().parse_known_args(args, namespace)
         if self._subparsers is None:  # a command's own
             typed = [action for action in self._actions if isinstance(action.type, PathType)]
@@ -225,7 +228,7 @@ def named_file(word: str) -> tuple[str, Path]:
 
 
 def _folder(word: str) -> Path:
-    if not path_of(word).is_dir():
+    if not os.path.isdir(path_of(word)):  # also for names that the system does not allow
         raise Mistake(f"there is no folder {word!r}")
     return _path(word)
 
@@ -256,7 +259,9 @@ PROFILE = PathType(
 PROFILE_OUT = PathType(
     writes=lambda path, args: _profile_files(path) if path.suffix == ".json" else []
 )
-LATENTS = PathType(reads=lambda path, args: [path, *path.glob("*")] if path.is_dir() else [path])
+LATENTS = PathType(
+    reads=lambda path, args: [path, *path.glob("*")] if os.path.isdir(path) else [path]
+)
 """A file of latents, or a run folder."""
 FOLLOWED = PathType(reads=lambda path, args: [path], writes=_story)
 DEMO_FILES = ("demo.mp4", "demo.part.mp4", "demo.png")

@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import random
 import re
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.weights import umt5
 from headforcing.headforcing_core.weights.umt5 import clean_prompt, load_text_encoder
+from malformed import damaged
 from safetensors.torch import save_file
 
 pytestmark = pytest.mark.slow  # importing transformers takes seconds
@@ -273,6 +275,23 @@ def test_wrong_weights_are_named(tmp_path, wan_weights, tokenizer_bytes, change,
     )
     with pytest.raises(HeadForcingError, match=message):
         load_text_encoder(tmp_path / "scaled.safetensors")
+
+
+def test_damage_anywhere_in_a_tokenizer_is_one_sentence_or_harmless(
+    tmp_path, wan_weights, tokenizer_bytes, record_property
+):
+    refused = 0
+    path = tmp_path / "comfy.safetensors"
+    for seed in range(30):
+        bad = damaged(tokenizer_bytes, random.Random(seed), seed)
+        save_comfy(path, wan_weights, bad)
+        try:
+            load_text_encoder(path).encode([PROMPTS[0]])
+        except HeadForcingError as error:
+            assert "not a sentencepiece model" in str(error) or "do not belong" in str(error)
+            refused += 1
+    record_property("malformed files and texts tried", 30)
+    assert 5 < refused < 30
 
 
 @pytest.mark.parametrize("package", ["transformers", "sentencepiece"])
