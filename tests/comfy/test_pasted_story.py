@@ -92,6 +92,52 @@ def test_a_pasted_story_is_translated_at_once_and_one_undo_brings_it_back(browse
     assert page.evaluate(f"{TEXT}.value") == "0:00 a\n0:60 b"
 
 
+def drop(browser: Browser, file: Path, x: float, y: float) -> None:
+    """Drop a file on a place of the page, as the browser does for a person."""
+    page = browser.page
+    session = page.context.new_cdp_session(page)
+    data = {"items": [], "files": [str(file)], "dragOperationsMask": 1}
+    for kind in ("dragEnter", "dragOver", "dragOver", "drop"):
+        session.send("Input.dispatchDragEvent", {"type": kind, "x": x, "y": y, "data": data})
+        page.wait_for_timeout(200)
+    session.detach()
+
+
+TITLE = f"""() => {{
+  const [x, y] = app.canvas.ds.convertOffsetToCanvas([{NODE}.pos[0] + 120, {NODE}.pos[1] - 14]);
+  const {{ left, top }} = app.canvas.canvas.getBoundingClientRect();
+  return [x + left, y + top];
+}}"""
+
+
+@pytest.mark.slow
+@pytest.mark.same_page
+@pytest.mark.parametrize(
+    "browser", ["comfy_floor", "comfy_latest", "comfy_latest, Nodes 2.0"], indirect=True
+)
+def test_a_text_file_is_dropped_on_the_text_box_the_bars_and_the_node(browser, tmp_path):
+    browser.load_workflow(FOLDER / "01 Demo without downloads.json")
+    browser.look_at(NODE, scale=1.0, top=220)
+    page = browser.page
+    page.locator(".hf-bar").nth(5).wait_for()
+    before = page.evaluate(f"{TEXT}.value")
+    (field,) = [box for box in page.locator("textarea").all() if box.input_value() == before]
+    nodes = page.evaluate("app.graph.nodes.length")
+    for name, place in (("box", field), ("bars", page.locator(".hf-timeline")), ("node", None)):
+        file = tmp_path / f"{name}.json"
+        file.write_text(f'["a fox on the {name}", "a wolf"]', encoding="utf-8")
+        if place is None:
+            x, y = page.evaluate(TITLE)
+        else:
+            box = place.bounding_box()
+            x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+        drop(browser, file, x, y)
+        holds(browser, f"Scene 1: a fox on the {name}\nScene 2: a wolf")
+        says(browser, "read as 2 prompts from JSON")
+    assert page.evaluate("app.graph.nodes.length") == nodes, "ComfyUI took none of the files"
+    assert browser.page_errors == []
+
+
 @pytest.mark.slow
 def test_a_graph_that_holds_another_form_renders_its_translation_and_the_report_shows_it(comfy):
     graph = demo_graph(seed=53)

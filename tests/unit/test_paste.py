@@ -255,6 +255,7 @@ def test_every_file_of_forms_holds_one_reader_that_is_asked():
     assert all(reader.REFUSED for reader in READERS.values())
     assert [name for name, reader in READERS.items() if not reader.EXAMPLES] == [
         "names",
+        "preambles",
         "programs",
         "titles",
     ]

@@ -15,8 +15,8 @@ from .text import RULE
 _ROWS: list[Sequence[str]] = [  # of counts, each of which is the next of the one before
     [str(number) for number in range(1, 1000)],
     "abcdefghijklmnopqrstuvwxyz",
-    "i ii iii iv v vi vii viii ix x xi xii xiii xiv xv".split(),
-    "一二三四五六七八九十",
+    "i ii iii iv v vi vii viii ix x xi xii xiii xiv xv xvi xvii xviii xix xx".split(),
+    "一 二 三 四 五 六 七 八 九 十 十一 十二 十三 十四 十五 十六 十七 十八 十九 二十".split(),
     "①②③④⑤⑥⑦⑧⑨⑩⑪⑫⑬⑭⑮⑯⑰⑱⑲⑳",
     "1st 2nd 3rd 4th 5th 6th 7th 8th 9th 10th".split(),
     *COUNTED,
@@ -36,7 +36,8 @@ def read_items(
         words_of: gives the words of a line behind the mark of item N, counted from 0, and None for
             a line without that mark.
 
-    Raises TimelineError for an item of another list, and for lines outside of the list.
+    Raises TimelineError for items that hold a time or a length, for an item of another list, and
+    for lines outside of the list.
     """
     prompts: list[Prompt] = []
     is_open = False  # whether the line above is of an item
@@ -58,15 +59,15 @@ def read_items(
             prompts[-1] = Prompt(f"{prompts[-1].text} {line.text}", prompts[-1].line)
         else:
             outside = outside or line
-    if len(prompts) < 2 or any(has_time(prompt.text, timed=False) for prompt in prompts):
+    if len(prompts) < 2:
         return None
-    frames = [prompt for prompt in prompts if _FRAME.match(prompt.text)]
-    if frames:
-        raise TimelineError(
-            f"{frames[0].text[:40]!r} does not begin with a time that can be read; write 0:00 a "
-            "cat walks",
-            frames[0].line,
-        )
+    for prompt in prompts:
+        if _FRAME.match(prompt.text) or has_time(prompt.text, timed=False):
+            raise TimelineError(
+                f"{prompt.text[:40]!r} holds a time or a length; write times in front, as in 0:00 "
+                "a cat walks, or remove it",
+                prompt.line,
+            )
     if other is not None:
         raise TimelineError(
             f"{other.text[:40]!r} is an item of another list; write its words behind those of the "
@@ -86,6 +87,19 @@ def places_of(count: str, first: str) -> set[int]:
     words, and none for another word.
     """
     return {row.index(count) for row in _ROWS if row[0] == first and count in row}
+
+
+def check_counts(first: str, number: int, line: Line) -> None:
+    """Refuse a line that could be item `number` of a list that begins with `first`, if the counts
+    that are known end before it.
+    """
+    most = max(len(row) for row in _ROWS if row[0] == first)
+    if number >= most:
+        raise TimelineError(
+            f"{line.text[:40]!r} could be item {number + 1} of the list, in which {most} can be "
+            "counted so; number the items as in 1. a cat walks",
+            line.number,
+        )
 
 
 def is_timed(line: Line) -> bool:

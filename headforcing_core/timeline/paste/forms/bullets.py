@@ -29,6 +29,7 @@ REFUSED = {
     "- A fox trots.\n- A wolf howls.\n\nEnjoy!": 4,
     "- warm light\n- 35mm\n- a fox": 1,
     "-a fox\n-a wolf": 1,
+    "- A fox trots (5 s).\n- A wolf howls (5 s).": 1,
     "* a fox * a wolf": 1,
     "•a fox •a wolf": 1,
     "- A fox trots.\n* A wolf howls.": 2,

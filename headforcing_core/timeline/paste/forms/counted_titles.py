@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from ...prompt import Prompt, TimelineError
 from ..headings import Line
-from ..items import places_of
+from ..items import check_counts, places_of
 from ..sections import as_scene, read_scenes
 from ..text import Text
 
@@ -51,6 +51,8 @@ def _read(lines: Sequence[Line], places: Sequence[set[int]]) -> list[Prompt]:
     number = 0
     for line, possible in zip(lines, places, strict=True):
         if not possible:
+            if _count(line):
+                check_counts(_count(lines[0]), number, line)
             scenes.append(line)
         elif number in possible:
             scenes.append(as_scene(line, ""))

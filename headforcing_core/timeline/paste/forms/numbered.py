@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ...prompt import Prompt, TimelineError
 from ..headings import Line
-from ..items import cut_at, is_timed, places_of, read_items
+from ..items import check_counts, cut_at, is_timed, places_of, read_items
 from ..text import Text
 from .programs import is_of_program
 
@@ -15,6 +15,7 @@ EXAMPLES = {
     "1. a fox\n2. a wolf\n3. a cub": [(None, "a fox"), (None, "a wolf"), (None, "a cub")],
     "1. a fox\nand cubs\n\n2. [cut] a wolf": [(None, "a fox and cubs"), (None, "[cut] a wolf")],
     "**1)** a fox\n\n**2)** a wolf": [(None, "a fox"), (None, "a wolf")],
+    "1.a fox 2.a wolf": [(None, "a fox"), (None, "a wolf")],
     "(1) a fox (2) a wolf": [(None, "a fox"), (None, "a wolf")],
     "1) a fox, 2) a wolf": [(None, "a fox"), (None, "a wolf")],
     "[1] a fox\n[2] a wolf": [(None, "a fox"), (None, "a wolf")],
@@ -36,17 +37,26 @@ REFUSED = {
     "1. 0: a fox\n2. 5: a wolf": 1,
     "1. a fox\n3. a wolf": 2,
     "one: a fox\n- red\ntwo: a wolf": 2,
+    "one: a\ntwo: b\nthree: c\nfour: d\nfive: e\nsix: f\nseven: g\neight: h\nnine: i\nten: j\n"
+    "eleven: k": 11,
 }
 _MARK = re.compile(
     r"(?P<bold>\*\*)?(?P<before>[(\[第]|#{1,6}\s?)?(?P<count>\d{1,3}(?:st|nd|rd|th)?|[^\W\d_]{1,16}|[①-⑳])"
-    r"(?P<after>/\d{1,3}(?!\d)[.:)]?|[.:)\]、]|\s[–—-](?=\s))?(?(bold)\*\*)(?:\s+|(?<=[、:①-⑳]))"
+    r"(?P<after>/\d{1,3}(?!\d)[.:)]?|[.:)\]、]|\s[–—-](?=\s))?(?(bold)\*\*)(?:\s+|(?<=[、:①-⑳])|(?<=\d[.)])(?=[^\W\d_]))"
 )
-_AFTER = {  # marks behind a count by what is before it; "1: a" and "1 - a" could be times
+# marks behind the counts of a list, by what is before its first count and that; " " is for none
+_AFTER = {
     "(": ")",
     "[": "]",
     "第": ":、",
     "#": ".:)-",
+    "#1": ".:)- ",
+    "①": " .)",
+    "1": ".)、/",  # "1: a" and "1 - a" could be times
+    "a": ".)",  # "A: a" and "I - a" are names
+    "i": ".)",
 }
+_AFTER_WORD = ".):-、"
 
 
 @dataclass(frozen=True)
@@ -76,11 +86,7 @@ def _style(first: re.Match[str]) -> _Style | None:
     """The style of the list that begins so; None for words."""
     before, after = _around(first)
     count = first["count"].lower()
-    allowed = _AFTER.get(before, ".)、/")
-    if count == "①" or (before == "#" and count == "1"):
-        allowed += " "
-    elif not before and count not in ("1", "a", "i"):
-        allowed = ".):-、"
+    allowed = _AFTER.get(before + count) or _AFTER.get(before, _AFTER_WORD)
     is_first = places_of(count, first=count) and after in allowed
     return _Style(count, before, after) if is_first else None
 
@@ -91,29 +97,27 @@ def _around(found: re.Match[str]) -> tuple[str, str]:
     return (found["before"] or "")[:1], after.replace("–", "-").replace("—", "-")[0]
 
 
-def _places(found: re.Match[str], style: _Style) -> set[int]:
-    """The places in the list that a mark can have, none for a mark of another style."""
-    if _around(found) != (style.before, style.after):
-        return set()
-    return places_of(found["count"].lower(), style.first)
-
-
 def _cut(line: Line, style: _Style) -> list[Line]:
     """A line that is a whole list, cut before each item."""
     starts: list[int] = []
     for word in re.finditer(r"(?:^|(?<=\s))\S", line.same):
         found = _MARK.match(line.same, word.start())
-        if found is not None and len(starts) in _places(found, style):
+        if found is None or _around(found) != (style.before, style.after):
+            continue
+        if len(starts) in places_of(found["count"].lower(), style.first):
             starts.append(word.start())
     return cut_at(line, starts)
 
 
 def _words(line: Line, number: int, style: _Style) -> str | None:
     found = _MARK.match(line.same)
-    places = _places(found, style) if found else set()
-    if found is not None and number in places:
+    if found is None or _around(found) != (style.before, style.after):
+        return None
+    places = places_of(found["count"].lower(), style.first)
+    if number in places:
         return line.text[found.end() :]
     if not places:
+        check_counts(style.first, number, line)
         return None
     raise TimelineError(
         f"{line.text[:40]!r} is not item {number + 1} of the list; number the items in order",

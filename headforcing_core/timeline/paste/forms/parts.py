@@ -13,12 +13,15 @@ EXAMPLES = {  # of a video of 20 seconds
     "[0%:25%] a fox\n[25%:100%] a wolf": [(0.0, "a fox"), (5.0, "a wolf")],
     "[0%:100%] a fox": [(0.0, "a fox")],
     "0%: a fox\n50%: a wolf": [(0.0, "a fox"), (10.0, "a wolf")],
+    "(0%) a fox\n(50%) a wolf": [(0.0, "a fox"), (10.0, "a wolf")],
+    "0-25%: a fox\n25-100%: a wolf": [(0.0, "a fox"), (5.0, "a wolf")],
     "0% - 75% a fox\n75% - 100% a wolf": [(0.0, "a fox"), (15.0, "a wolf")],
 }
 REFUSED = {"[0%:25%] a fox\n\nthe end": 3, "[25%:50%] a fox": 1, "0%: a fox\n150%: a wolf": 2}
+_NUMBER = r"\d{1,3}(?:\.\d{1,9})?"
 _PART = re.compile(
-    r"(?P<open>\[)?\s?(?P<start>\d{1,3}(?:\.\d{1,9})?)\s?%(?:\s?(?:[:–—~-]|to)\s?(?P<end>\d{1,3}(?:\.\d{1,9})?)\s?%)?\s?\]?"
-    r"(?:\s?[:|-])?\s+(?P<words>.+)",
+    rf"(?:at\s)?(?:(?P<square>\[)|\()?\s?(?P<start>{_NUMBER})(?:\s?%)?"
+    rf"(?:\s?(?:[:–—~-]|to)\s?(?P<end>{_NUMBER}))?\s?%\s?[\])]?(?:\s?[:|-])?\s+(?P<words>.+)",
     re.ASCII | re.IGNORECASE,
 )
 
@@ -29,7 +32,7 @@ def read(text: Text) -> list[Prompt] | None:
     """
     found = [(line, _PART.match(line.unmarked)) for line in text.written]
     first = found[0][1] if found else None
-    if first is None or not (first["open"] or (len(found) > 1 and float(first["start"]) == 0)):
+    if first is None or not (first["square"] or (len(found) > 1 and float(first["start"]) == 0)):
         return None
     length = text.seconds or SECONDS_PER_PROMPT * len(found)
     prompts: list[Prompt] = []

@@ -23,6 +23,8 @@ EXAMPLES = {
     "Prompt: a fox\n\nPrompt: a wolf": [(None, "a fox"), (None, "a wolf")],
     "**Part 1**: a fox\n\n**Part 2**: a wolf": [(None, "a fox"), (None, "a wolf")],
     "### Shot A\na fox\n### Shot B\na wolf": [(None, "a fox"), (None, "a wolf")],
+    "[Prompt 1] a fox\n[Prompt 2] a wolf": [(None, "a fox"), (None, "a wolf")],
+    "<Scene 1> a fox\n<Scene 2> a wolf": [(None, "a fox"), (None, "a wolf")],
     "Plan 1 : a fox\nPlan 2 : a wolf": [(None, "a fox"), (None, "a wolf")],
     "镜头1：狐\n镜头2：狼": [(None, "狐"), (None, "狼")],
 }
@@ -32,9 +34,11 @@ REFUSED = {
     "Keyframe 0: a fox\nKeyframe 80: a wolf": 2,
     "Prompt: a fox\nPrompt 2: a wolf": 2,
 }
+_NAMES = f"(?:{SHOTS}|{SCENES})"
 _SHOT = re.compile(
-    rf"(?P<name>{SHOTS})\s{{0,8}}(?P<count>{ORDINAL}){ALONE}"
-    rf"|(?P<other>{SHOTS}|{SCENES})(?:\s(?P<letter>[a-z]))?\s?[*_`]{{0,3}}(?(letter)(?::|$)|:)",
+    rf"(?:(?P<name>{SHOTS})\s{{0,8}}(?P<count>{ORDINAL}){ALONE}"
+    rf"|(?P<lettered>{_NAMES})(?:\s(?P<letter>[a-z]))?\s?[*_`]{{0,3}}(?(letter)(?::|$)|:)"
+    rf"|[\[(<]\s?(?P<boxed>{_NAMES})\s{{0,8}}(?P<number>{ORDINAL}|[a-z])\s?[\])>])",
     FLAGS,
 )
 _BETWEEN = re.compile(r"^[\s*_`]*[:：.|–—-]?[\s*_`]*")  # a name and the words
@@ -80,8 +84,8 @@ def _parts(shot: Line) -> tuple[str, str]:
     found = _SHOT.match(shot.unmarked)
     if found is None:
         return "", ""
-    name = found["name"] or found["other"]
-    return name.lower(), found["count"] or found["letter"] or ""
+    name = found["name"] or found["lettered"] or found["boxed"]
+    return name.lower(), found["count"] or found["letter"] or found["number"] or ""
 
 
 def _scene(line: Line) -> Line:
