@@ -131,16 +131,11 @@ class Machine:
         """Refuse a job that cannot be made here."""
 
     def check_needs(
-        self,
-        request: RenderRequest,
-        plan: RenderPlan,
-        weights: int,
-        room: int | None,
-        host: Host,
-        **sizes: Any,
+        self, needs: Needs, request: RenderRequest, plan: RenderPlan, room: int | None, host: Host
     ) -> Needs:
-        """Estimate and check as `RenderRequest.check_needs` does, on this machine."""
-        return request.check_needs(plan, weights, room, host, **sizes)
+        """The part of the needs of a render that is this machine's; refuses what does not fit."""
+        request.check_needs(needs, plan, room, host)
+        return needs
 
     def load(self, config: WanConfig, state_dict: dict[str, Tensor]) -> Any:
         """The transformer with these weights on the device."""

@@ -60,15 +60,9 @@ class RankMachine(Machine):
         check_ranks(job, self.peers)
 
     def check_needs(
-        self,
-        request: RenderRequest,
-        plan: RenderPlan,
-        weights: int,
-        room: int | None,
-        host: Host,
-        **sizes: Any,
+        self, needs: Needs, request: RenderRequest, plan: RenderPlan, room: int | None, host: Host
     ) -> Needs:
-        needs = super().check_needs(request, plan, weights, None, host, **sizes)
+        needs = super().check_needs(needs, request, plan, None, host)
         if room is not None and self.device.type != "cuda":
             room //= self.peers.world  # all ranks are on this machine
         return check_rank_memory(needs, plan, self.peers, sharded=self.shard_weights, room=room)

@@ -24,7 +24,7 @@ from ..headforcing_core.plan.family import family_for
 from ..headforcing_core.plan.options import RenderOptions
 from ..headforcing_core.plan.plan import RenderPlan
 from ..headforcing_core.plan.request import RenderJob, RenderRequest, StartLatents
-from ..headforcing_core.plan.resources import COMMAND_LINE, NO_DECODER, Needs, room_on
+from ..headforcing_core.plan.resources import COMMAND_LINE, NO_DECODER, Needs, needs_of, room_on
 from ..headforcing_core.plan.start import Start
 from ..headforcing_core.render.result import INEXACT
 from ..headforcing_core.render.sinks import read_latents
@@ -172,7 +172,7 @@ class Source:
         VAE.
         """
         self.files.check_text()
-        plan.check_encoder(self.files.has_vae, f"give --vae, the {self.info.config.latents.vae}")
+        self._check_encoder(plan)
         if not self.files.has_vae and (self.start is not None or self.references):
             options = (
                 "--start-image and --start-video need"
@@ -182,6 +182,9 @@ class Source:
             raise HeadForcingError(
                 f"{options} --vae, the {self.info.config.latents.vae}, which encodes images"
             )
+
+    def _check_encoder(self, plan: RenderPlan) -> None:
+        plan.check_encoder(self.files.has_vae, f"give --vae, the {self.info.config.latents.vae}")
 
     def with_start(self) -> Source:
         """A copy with the latents of `start` and `references`; the VAE is not kept in memory."""
@@ -243,20 +246,20 @@ class Source:
         room = None if elsewhere else room_on(machine.device)
         if room is not None and loaded:
             room += weights + decoder.weights
-        return machine.check_needs(
-            self.request,
+        self._check_encoder(plan)
+        needs = needs_of(
             plan,
+            machine.dtype,
             weights,
-            room,
-            host,
-            encodes=self.files.has_vae,
-            remedy=f"give --vae, the {self.info.config.latents.vae}",
             decoder=decoder,
             text_encoder=text_encoder,
+            kept=self.request.runs is not None,
+            state=self.request.options.state_seconds > 0,
             writes_video=video is not None,
             scale=self.scale * self.files.picture_scale,
             more_for_a_token=emulated,
         )
+        return machine.check_needs(needs, self.request, plan, room, host)
 
     def _decoder_memory(self, plan: RenderPlan, *, decodes: bool, loaded: bool) -> DecoderMemory:
         """Memory of the VAE where blocks are sampled; refuses one that is too large for

@@ -106,12 +106,7 @@ def _render(
     if resume:
         notes += named.notes
     pictures = pictures_of(options, read.positive, vae)
-    live_vae = None
-    if part.draft:
-        vae = draft_decoder(options.schedule.latents, vae)
-        filename_prefix += "_draft"
-    else:
-        live_vae = load_live_decoder(live_decoder, vae, options.schedule.latents)
+    vae, live_vae = _decoders(part, options, vae, live_decoder)
     request = request_of(
         model,
         options,
@@ -132,7 +127,7 @@ def _render(
         request,
         vae=vae,
         live_vae=live_vae,
-        filename_prefix=filename_prefix,
+        filename_prefix=part.prefix(filename_prefix),
         hidden=hidden,
         decode_in_background=decode_in_background,
         story=story,
@@ -141,6 +136,16 @@ def _render(
         portrait=portrait_of(options, begins_with["start_image"]),
     )
     return render, notes
+
+
+def _decoders(part: Part, options: RenderOptions, vae: Any, live_decoder: str) -> tuple[Any, Any]:
+    """The decoder of the video, and the one that shows it before, None for none; a draft has one
+    tiny decoder for both.
+    """
+    latents = options.schedule.latents
+    if part.draft:
+        return draft_decoder(latents, vae), None
+    return vae, load_live_decoder(live_decoder, vae, latents)
 
 
 def _in_size_of(start: StartLatents | None, options: RenderOptions) -> RenderOptions:

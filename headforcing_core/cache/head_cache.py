@@ -103,7 +103,8 @@ class HeadCache(Cache):
                 flat=self.flat,
             )
             self.groups.append(group)
-        # per layer, the heads in the order of its buffers, and the place of each head in that order
+        # per layer: the heads in the order of its buffers, and, the inverse of that permutation,
+        # the place of each head in it
         self.order: list[Tensor] = []
         self.places: list[list[int]] = []
         for layer in range(shape.layers):

@@ -24,7 +24,7 @@ class TetherCache(WindowMethod):
     window_frames: int = 21
     sink_frames: int = 3
     recent_frames: int = 1  # before the current block
-    diversity_weight: float = 0.35  # of a frame's distance in time from the others (`alpha`)
+    diversity_weight: float = 0.35  # of how far in time a frame is from others (`alpha`)
     temperature: float = 1.0  # of the share of attention among the candidates
     alignment: float = 0.35  # of frames that enter the memory with it (`tau`); 0: none
 
@@ -66,9 +66,10 @@ class TetherCacheSlots(WindowCache, of=TetherCache):
     def begin_video(self) -> None:
         super().begin_video()
         self.memory = self.method.memory_frames(self.shape.frames_per_block)
-        # per layer: the numbers of the memory's frames, none before it is founded
+        # per layer: the numbers in the video of the memory's frames; none until it is used first
         self.numbers: list[list[int]] = [[] for _ in self.shape.roles]
-        self.aside: list[Tensor] = []  # per layer, of a block that needed room
+        # per layer: keys and values of the frames that this block has set aside
+        self.aside: list[Tensor] = []
 
     def open(self) -> None:
         if self.filled + self.frames <= self.window:
@@ -93,7 +94,9 @@ class TetherCacheSlots(WindowCache, of=TetherCache):
         )
 
     def _remember(self, layer: int, q: Tensor) -> None:
-        """Found the memory of a layer, and let the frames that were set aside into it."""
+        """Choose the memory of a layer from its frames and those that were set aside; at first it
+        has the frames behind the sinks.
+        """
         sinks, kv = self.sinks, self.slots[layer]
         numbers = self.numbers[layer] or list(range(sinks, sinks + self.memory))
         self.numbers[layer] = numbers
@@ -110,20 +113,20 @@ class TetherCacheSlots(WindowCache, of=TetherCache):
         self.numbers[layer] = [numbers[index] for index in kept]
 
     def choose(self, layer: int, q: Tensor, k: Tensor, numbers: list[int]) -> list[int]:
-        """The candidates that stay, in order: by their share of attention, and by how far in time
-        those are that have much of it.
-
-        Args:
-            q: of the clean pass, `[heads, frames, s, head_dim]`, as `k` of the candidates without
-                rotation.
-            numbers: of the candidates' frames in the video.
-        """
+        """The indices of the candidates that stay, in order: those with the highest `scores`."""
         scores = self.scores(q, k, numbers)
         best = scores.topk(self.memory).indices
         return best.sort().values.tolist()
 
     def scores(self, q: Tensor, k: Tensor, numbers: list[int]) -> Tensor:
-        """The score of each candidate (GRAB), as for `choose`."""
+        """The score of each candidate (GRAB): its share of the attention of the clean pass, and, by
+        `diversity_weight`, how far in time it is from candidates whose share is large.
+
+        Args:
+            q: queries of the clean pass, `[heads, frames, s, head_dim]`, without rotation.
+            k: keys of the candidates, in the same layout.
+            numbers: of the candidates' frames in the video.
+        """
         # the mean over all pairs of tokens is the product of the means
         query = q.float().mean((1, 2))
         logits = (k.float().mean(2) * query[:, None]).sum(-1).mean(0) / math.sqrt(q.shape[-1])

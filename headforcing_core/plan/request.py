@@ -31,7 +31,7 @@ from .conditions import Conditions, no_conditions
 from .options import RenderOptions
 from .plan import RenderPlan
 from .remedies import too_large
-from .resources import Host, Needs, check_scenes, needs_of
+from .resources import Host, Needs, check_scenes
 
 if TYPE_CHECKING:
     from ..video.restarts import FrameCodec
@@ -118,35 +118,14 @@ class RenderRequest:
         """A video of this request's plan, or of `plan`."""
         return RenderJob(self, plan or self.plan(), video)
 
-    def check_needs(
-        self,
-        plan: RenderPlan,
-        weights: int,
-        room: int | None,
-        host: Host,
-        *,
-        encodes: bool,
-        remedy: str,
-        **sizes: Any,
-    ) -> Needs:
-        """Estimate what the render of a plan takes; refuses what cannot be rendered or does not fit
-        on the device.
-
-        Args:
-            weights: bytes of the model's weights.
-            room: free memory of the device; None if it is not known.
-            encodes, remedy: as for `RenderPlan.check_encoder`.
-            sizes: the other arguments of `needs_of`.
+    def check_needs(self, needs: Needs, plan: RenderPlan, room: int | None, host: Host) -> None:
+        """Refuse the render of a plan if what it needs does not fit on the device, whose free
+        memory is `room` bytes (None: not known), or beside it.
         """
-        plan.check_encoder(encodes, remedy)
-        kept = self.runs is not None
-        state = self.options.state_seconds > 0
-        needs = needs_of(plan, self.dtype, weights, kept=kept, state=state, **sizes)
         if room is not None and needs.wanted(host) > room:
             raise too_large(needs, plan, dtype=self.dtype, room=room, host=host)
         if needs.scenes:
             check_scenes(needs, free_memory("cpu"))
-        return needs
 
     def check_finite(self) -> None:
         """Refuse embeddings, start latents, pictures and conditions that hold NaN or infinity."""
@@ -238,7 +217,7 @@ class RenderJob:
             request.weights,
             str(request.dtype),
             [list(layer) for layer in plan.shape.roles],
-            None,  # in the keys of stored blocks: roles are known before the first one
+            None,  # stands for nothing; without it blocks that are stored would have other keys
             plan.method.key,
             plan.schedule.key,
             [plan.width, plan.height],

@@ -62,9 +62,9 @@ def test_8_bit_attention_is_offered_where_it_is_installed_and_not_chosen(
         assert commands._advice(*source_of(vae, WAN22, device=CPU)) == ""
 
 
-def source_of(vae: Path, latents, device=FIRST, vae_device=None, peers=None, attention="auto"):
+def source_of(vae: Path, latents, device=FIRST, vae_device=None, is_alone=True, attention="auto"):
     machine = SimpleNamespace(
-        device=device, vae_device=vae_device, peers=peers, attention_choice=attention
+        device=device, vae_device=vae_device, is_alone=is_alone, attention_choice=attention
     )
     plan = SimpleNamespace(config=SimpleNamespace(latents=latents))
     return SimpleNamespace(machine=machine, files=SimpleNamespace(vae=vae)), plan
@@ -83,7 +83,7 @@ def test_the_command_line_names_its_option_and_the_tiny_decoder_beside_the_vae(g
     assert commands._advice(*source_of(vae, WAN22)) == f"{only_gpu}, or {tiny}"
     assert commands._advice(*source_of(vae, WAN22, vae_device=SECOND)).endswith(f"speed: {tiny}")
     assert "--vae-device cuda:0" in commands._advice(*source_of(vae, WAN22, SECOND))
-    assert commands._advice(*source_of(vae, WAN22, peers=object())) == ""
+    assert commands._advice(*source_of(vae, WAN22, is_alone=False)) == ""
     assert tiny_names(WAN21) == ("lighttaew2_1.", "taew2_1.")
 
 

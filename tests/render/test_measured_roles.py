@@ -33,7 +33,7 @@ from headforcing.headforcing_core.head_profiles.rules import with_rule
 from headforcing.headforcing_core.head_profiles.shares import HeadShares
 from headforcing.headforcing_core.plan.options import RenderOptions
 from headforcing.headforcing_core.plan.request import RenderJob, RenderRequest
-from headforcing.headforcing_core.plan.resources import COMMAND_LINE, needs_of, pass_bytes
+from headforcing.headforcing_core.plan.resources import needs_of, pass_bytes
 from headforcing.headforcing_core.render import measured_roles
 from headforcing.headforcing_core.render.measured_roles import (
     MeasuredRoles,
@@ -396,7 +396,6 @@ def test_a_home_that_cannot_be_written_refuses_no_render_and_its_runs_keep_the_r
     home = unwritable(tmp_path, kind)
     runs = tmp_path / "runs"
     job = job_for().with_request(runs=runs)
-    job.request.check_needs(job.plan, 0, None, COMMAND_LINE, encodes=True, remedy="")
     made, measured = made_for(job, model, home, runs)
     kept = runs / f"{NAME}.json"
     line = measured.line

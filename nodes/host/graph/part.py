@@ -55,6 +55,10 @@ class Part:
         half_height = height // 2 // patch * patch
         return max(patch, half_width), max(patch, half_height)
 
+    def prefix(self, filename_prefix: str) -> str:
+        """The beginning of the file's name."""
+        return f"{filename_prefix}_draft" if self.draft else filename_prefix
+
     def describe(self, plan: RenderPlan) -> Sentence:
         """Words before a status line; empty for all of the video."""
         words = []

@@ -91,18 +91,21 @@ class HostRender:
                 )
             if self.vae.device not in (model.load_device, torch.device("cpu")):
                 check_decoder(self._decoder(plan), plan.size_text, memory.room_on(self.vae.patcher))
-        return self.request.check_needs(
+        plan.check_encoder(self.vae is not None, "connect the Wan 2.1 VAE to the sampler")
+        request = self.request
+        finished = [request.job(plan, video).finished_blocks for video in range(videos)]
+        needs = needs_of(
             plan,
+            request.dtype,
             int(model.model_size()),
-            memory.room_on(model),
-            replace(COMFYUI, streams_weights=model.load_device.type != "cpu"),
-            encodes=self.vae is not None,
-            remedy="connect the Wan 2.1 VAE to the sampler",
             decoder=self.decoder(plan),
+            kept=request.runs is not None,
+            state=request.options.state_seconds > 0,
             writes_video=self.vae is not None,
             scale=1 if self.vae is None else vae.picture_scale(self.vae),
             videos=videos,
-            finished_blocks=sum(
-                self.request.job(plan, video).finished_blocks for video in range(videos)
-            ),
+            finished_blocks=sum(finished),
         )
+        host = replace(COMFYUI, streams_weights=model.load_device.type != "cpu")
+        request.check_needs(needs, plan, memory.room_on(model), host)
+        return needs
