@@ -139,8 +139,8 @@ def _render(
 
 
 def _decoders(part: Part, options: RenderOptions, vae: Any, live_decoder: str) -> tuple[Any, Any]:
-    """The decoder of the video, and the one that shows it before, None for none; a draft has one
-    tiny decoder for both.
+    """The decoder of the finished video, and that of the growing one if it is another, else None; a
+    draft has a tiny decoder for both.
     """
     latents = options.schedule.latents
     if part.draft:
