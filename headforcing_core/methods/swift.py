@@ -46,6 +46,7 @@ class Swift(WindowMethod):
         injection: a switch injects tokens, which fade by `injection_decay` a block; their values
             are means of the sinks and of the last `injection_frames`, with the change of the prompt
             where heads already point to it. Otherwise every switch is a whole recache.
+        segment_scale, injection_scale: of these tokens, as keys and as values.
         partial_recache_from, recache_from: strengths from which `partial_recache_frames` or the
             whole window are written again.
     """
