@@ -24,30 +24,19 @@ from comfy_graphs import (
     video_frames_of,
 )
 from comfy_harness import ComfyServer
-from headforcing.headforcing_core.video.tiny_decoder import TinyDecoder
 from safetensors.torch import save_file
-from tiny_checkpoints import native_files
+from tiny_checkpoints import native_files, tiny_decoder
 from websockets.exceptions import ConnectionClosed
 
 DRAFT = "taew2_1.safetensors"
 STEPS = 8  # of two blocks; then each block that the VAE decodes is a step
 
 
-def tiny_decoder(server: ComfyServer) -> None:
-    """Write a tiny decoder of random weights into ComfyUI's folder for them."""
-    torch.manual_seed(0)
-    weights = {
-        name: torch.randn_like(t) * t[0].numel() ** -0.5
-        for name, t in TinyDecoder().state_dict().items()
-    }
-    save_file(weights, server.model_path("vae_approx", DRAFT))
-
-
 @pytest.fixture(autouse=True)
 def with_decoder(request: pytest.FixtureRequest) -> None:
     """The server of the test with that file."""
     if "tiny" in request.fixturenames:
-        tiny_decoder(request.getfixturevalue("tiny"))
+        tiny_decoder(request.getfixturevalue("tiny").model_path("vae_approx", DRAFT))
 
 
 def live_graph(prefix: str, **sampler: Any) -> Graph:
@@ -181,7 +170,7 @@ def test_a_live_decoder_of_no_use_is_refused_before_anything_is_made(tiny: Comfy
 def test_the_player_shows_the_draft_until_the_final_file_has_its_place(browser: Browser):
     editor = browser
     native_files(editor.server)
-    tiny_decoder(editor.server)
+    tiny_decoder(editor.server.model_path("vae_approx", DRAFT))
     editor.load_api(live_graph("watched/v", seed=208))
     editor.server.hold(STEPS + 2)
     editor.queue()

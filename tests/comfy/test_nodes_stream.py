@@ -31,8 +31,7 @@ from comfy_graphs import (
     video_frames_of,
 )
 from comfy_harness import ComfyServer
-from headforcing.headforcing_core.video.tiny_decoder import TinyDecoder
-from safetensors.torch import save_file
+from tiny_checkpoints import tiny_decoder
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
@@ -235,12 +234,7 @@ def test_a_pack_that_plays_previews_itself_gets_whole_blocks(comfy: ComfyServer)
 def test_a_draft_is_smaller_decoded_by_a_tiny_decoder_and_leaves_the_blocks_of_the_video(
     tiny: ComfyServer,
 ):
-    torch.manual_seed(0)
-    weights = {
-        name: torch.randn_like(t) * t[0].numel() ** -0.5
-        for name, t in TinyDecoder().state_dict().items()
-    }
-    save_file(weights, tiny.model_path("vae_approx", "lighttaew2_1.safetensors"))
+    tiny_decoder(tiny.model_path("vae_approx", "lighttaew2_1.safetensors"))
     graph = tiny_graph(UNET, seed=130, vae=["vae", 0], filename_prefix="player/tiny")
     graph["vae"] = node("VAELoader", vae_name="hf_tiny_vae.safetensors")
     latents = sampled(tiny, graph)

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile
+from headforcing.headforcing_core.video.tiny_decoder import TinyDecoder
 from safetensors.torch import save_file
 
 Weights = dict[str, torch.Tensor]
@@ -246,6 +247,19 @@ FAKE_NODES_FILE = "headforcing_test_fakes.py"
 FAKE_COND_NODE = (Path(__file__).parents[1] / "comfy" / "programs" / "fake_nodes.py").read_text(
     "utf-8"
 )
+
+
+def tiny_decoder(path: Path) -> None:
+    """A TAEHV decoder for drafts, whose values neither vanish nor explode."""
+    torch.manual_seed(0)
+    weights = TinyDecoder().state_dict()
+    save_file(
+        {
+            name: torch.randn_like(weight) * weight[0].numel() ** -0.5
+            for name, weight in weights.items()
+        },
+        path,
+    )
 
 
 def native_files(server: Any) -> None:

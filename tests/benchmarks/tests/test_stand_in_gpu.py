@@ -6,12 +6,22 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from comfy_graphs import UNET, changed, demo_graph, node, queued, sampled, saved_latents, tiny_graph
+from comfy_graphs import (
+    UNET,
+    changed,
+    demo_graph,
+    node,
+    queued,
+    sampled,
+    saved_latents,
+    tiny_graph,
+    video_frames_of,
+)
 from comfy_harness import ComfyServer
 from comfy_setup import NEWEST, installed
 from own_process import run_tests
 from stand_in_gpu import missing
-from tiny_checkpoints import FAKE_COND_NODE, FAKE_NODES_FILE, native_files
+from tiny_checkpoints import FAKE_COND_NODE, FAKE_NODES_FILE, native_files, tiny_decoder
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
@@ -44,6 +54,19 @@ def test_a_native_model_renders_and_its_vae_decodes_beside_it(gpu: ComfyServer):
         "which ComfyUI takes on a GPU for these weights"
     )
     assert "images" in result.outputs["sampler"]
+
+
+def test_a_video_grows_by_a_tiny_decoder_and_is_then_decoded_by_the_vae(gpu: ComfyServer):
+    draft = "taew2_1.safetensors"
+    tiny_decoder(gpu.model_path("vae_approx", draft))
+    vae = node("VAELoader", vae_name="hf_tiny_vae.safetensors")
+    graph = tiny_graph(UNET, vae=["vae", 0], filename_prefix="live/plain", resume=False)
+    graph["vae"] = vae
+    expected = video_frames_of(gpu, queued(gpu, graph), "sampler")
+    live = changed(graph, "sampler", live_decoder=draft, filename_prefix="live/v")
+    found = video_frames_of(gpu, queued(gpu, live), "sampler")
+    assert (found == expected).all()
+    assert len(list((gpu.output_dir / "live").glob("v_*"))) == 1
 
 
 def test_the_dtype_that_a_node_sets_is_that_of_the_caches(gpu: ComfyServer):
