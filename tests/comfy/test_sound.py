@@ -150,7 +150,7 @@ def test_sounds_that_say_they_last_years_leave_all_routes_alive(comfy: ComfyServ
         story = {"text": "a ball", "seconds": 2.0, "shared_prompt": "", "switch": "reset"}
         status, told = comfy.ask("/headforcing/timeline", story)
         assert status == 200, told
-        assert time.perf_counter() - begun < 5
+        assert time.perf_counter() - begun < 30, "on a busy machine; else it takes hours"
         answers = [each.result() for each in waiting]
     assert {status for status, _ in answers} == {400}
     assert b"lasts more than 36000 s" in answers[0][1]
@@ -158,7 +158,7 @@ def test_sounds_that_say_they_last_years_leave_all_routes_alive(comfy: ComfyServ
     (comfy.input_dir / "hf_loop.wav").symlink_to(comfy.input_dir / "hf_loop.wav")
     assert asked("hf_loop.wav")[0] == 404
     assert asked("hf_good.wav")[0] == 200
-    assert time.perf_counter() - begun < 20
+    assert time.perf_counter() - begun < 50
 
 
 @pytest.mark.slow

@@ -283,9 +283,11 @@ class ComfyServer:
                 if number in (_TEXT, _PREVIEW_WITH_METADATA):
                     end = 8 + struct.unpack(">I", message[4:8])[0]
                     if number == _TEXT:
-                        result.said.setdefault(message[8:end].decode(), []).append(
-                            message[end:].decode()
-                        )
+                        name = message[8:end].decode()
+                        text = message[end:].decode()
+                        result.said.setdefault(name, []).append(text)
+                        if on_event:
+                            on_event("said", {"node": name, "text": text})
                     else:
                         result.previews.append(
                             (json.loads(message[8:end])["node_id"], message[end:])

@@ -22,11 +22,11 @@ def test_a_sound_that_says_it_lasts_longer_than_ten_hours_is_refused_within_seco
     tmp_path, seconds
 ):
     path = file_with_a_gap(tmp_path / "long.mka", seconds)
-    begun = time.perf_counter()
+    begun = time.process_time()
     for read in (Soundtrack.of_file, listen):
         with pytest.raises(HeadForcingError, match=r"^long.mka lasts more than 36000 s"):
             read(path)
-    assert time.perf_counter() - begun < 10
+    assert time.process_time() - begun < 10
 
 
 def test_silence_of_less_than_ten_hours_is_a_sound(tmp_path):
@@ -170,6 +170,21 @@ def test_many_tracks_without_sound_are_looked_at_in_one_pass(tmp_path, monkeypat
     assert len(passes) == 1
     with pytest.raises(HeadForcingError, match="holds no sound that can be decoded"):
         Soundtrack.of_file(path)
+
+
+def test_a_header_of_no_channels_and_a_codec_that_nobody_knows_are_no_sound(tmp_path, capsys):
+    zero = riff_wave(tmp_path / "zero.wav", 1, 48_000)
+    header = bytearray(zero.read_bytes())
+    header[22:24] = header[32:34] = b"\0\0"
+    zero.write_bytes(header)
+    unknown = silent_tracks(tmp_path / "unknown.mkv", 1, heard=(0,))
+    data = unknown.read_bytes()
+    assert b"A_PCM/FLOAT/IEEE" in data
+    unknown.write_bytes(data.replace(b"A_PCM/FLOAT/IEEE", b"A_XXX/FLOAT/IEEE"))
+    for path in (zero, unknown):
+        with pytest.raises(HeadForcingError, match="no sound that can be decoded"):
+            Soundtrack.of_file(path)
+    assert Footage.of_file(unknown).sound is None
 
 
 def test_the_last_track_that_is_heard_is_that_of_a_video(tmp_path):

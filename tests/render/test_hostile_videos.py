@@ -5,6 +5,7 @@ import struct
 from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import av
 import numpy as np
@@ -140,6 +141,11 @@ BURSTS = {
     "a short burst": [*(n / 10 for n in range(30)), *(3 + n / 60 for n in range(12))],
     "in milliseconds": [round(n / 30, 3) for n in range(60)],
     "uneven": [n / 30 + (0.006 if n % 3 else 0) for n in range(60)],
+    "two rates": [*(n / 24 for n in range(24)), *(1 + n / 30 for n in range(30))],
+    "film in 60 a second": [n // 2 * 5 / 60 + n % 2 * 3 / 60 for n in range(48)],
+    "every three seconds": [3 * n for n in range(10)],
+    "two frames": [0, 5],
+    "one frame": [0],
 }
 
 
@@ -178,6 +184,64 @@ def test_a_size_that_changes_on_the_way_is_fitted(tmp_path):
         chunks = list(footage.chunks(first, 4))
         assert {chunk.shape[1:] for chunk in chunks} == {torch.Size([48, 64, 3])}
     assert report_video(path).video_frames == 30
+
+
+NO_TURNS = {  # matrices that neither turn nor mirror, as numbers of 16.16 and 2.30 bits
+    "zero": [0] * 9,
+    "enlarged": [1 << 17, 0, 0, 0, 1 << 17, 0, 0, 0, 1 << 30],
+    "without its last number": [1 << 16, 0, 0, 0, 1 << 16, 0, 0, 0, 0],
+    "sheared": [1 << 16, 30_000, 0, 0, 1 << 16, 0, 0, 0, 1 << 30],
+    "of one line": [1 << 16, 1 << 16, 0, 1 << 16, 1 << 16, 0, 0, 0, 1 << 30],
+    "largest": [2**31 - 1] * 9,
+    "smallest": [-(2**31)] * 9,
+}
+
+
+@pytest.mark.parametrize("numbers", NO_TURNS.values(), ids=NO_TURNS)
+def test_a_matrix_of_any_numbers_is_harmless(tmp_path, numbers):
+    path = write(tmp_path / "v.mp4", [number / 30 for number in range(12)])
+    data = bytearray(path.read_bytes())
+    place = data.index(b"tkhd") + 44
+    data[place : place + 36] = struct.pack(">9i", *numbers)
+    path.write_bytes(data)
+    footage = Footage.of_file(path)
+    assert sorted((footage.width, footage.height)) == [48, 64]
+    assert len(list(footage.read(0))) == footage.video_frames == 12
+
+
+def test_a_file_that_is_cut_off_keeps_its_rate(tmp_path):
+    """The frames that are lost leave gaps, which do not make the others last longer."""
+    path = write(tmp_path / "v.mkv", [number / 30 for number in range(90)])
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) * 6 // 10])
+    footage = Footage.of_file(path)
+    assert footage.fps == 30 and 30 < footage.video_frames < 90
+    assert report_video(path).fps == 30
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["first", "last"])
+def test_a_larger_attached_picture_is_never_the_video(tmp_path, first):
+    path = tmp_path / "v.mp4"
+    with av.open(str(path), "w") as container:
+
+        def add(codec: str, side: int, pixels: str, disposition: Any) -> Any:
+            stream = container.add_stream(codec, rate=30)
+            stream.width = stream.height = side
+            stream.pix_fmt = pixels
+            stream.disposition = disposition
+            return stream
+
+        kinds = [("mjpeg", 320, "yuvj420p", av.stream.Disposition.attached_pic)]
+        kinds.insert(first, ("libx264", 64, "yuv420p", av.stream.Disposition(0)))
+        streams = [add(*kind) for kind in kinds]
+        for stream in streams:
+            count = 1 if stream.width == 320 else 30
+            for picture in pictures(count, stream.width, stream.height):
+                frame = av.VideoFrame.from_ndarray(picture, format="rgb24")
+                container.mux(stream.encode(frame))
+            container.mux(stream.encode())
+    footage = Footage.of_file(path)
+    assert (footage.video_frames, footage.width) == (30, 64)
 
 
 @pytest.mark.parametrize("matrix", MATRICES.values(), ids=MATRICES)
