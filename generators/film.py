@@ -13,6 +13,7 @@ from typing import Any
 from PIL import Image
 from playwright.sync_api import Locator, Page
 
+LEAST_APART = 0.04  # seconds between two pictures
 QUALITIES = (68, 60, 52, 44, 36, 28)
 # the pointer, which screenshots lack, with a ring at each press; and a caption
 _DRAWN = """(place) => {
@@ -20,7 +21,7 @@ _DRAWN = """(place) => {
   layer.style.cssText = "position:fixed;inset:0;z-index:2147483647;pointer-events:none";
   layer.innerHTML = `
     <div id="film-caption" style="position:absolute;${place};padding:10px 20px;border-radius:10px;background:#000d;color:#fff;
-      font:600 26px Inter,system-ui,sans-serif;opacity:0"></div>
+      font:600 24px Inter,system-ui,sans-serif;opacity:0"></div>
     <div id="film-ring" style="position:absolute;width:44px;height:44px;margin:-22px;border-radius:50%;border:4px solid #ffd54a;
       opacity:0"></div>
     <svg id="film-pointer" width="30" height="30" viewBox="0 0 24 24" style="position:absolute">
@@ -56,6 +57,7 @@ class Film:
     caption_place: str  # in CSS
     pictures: list[tuple[float, bytes]] = field(default_factory=list)
     moments: list[Moment] = field(default_factory=list)
+    end_second: float = 0.0
 
     def begin(self) -> None:
         """Draw the pointer, and take pictures from now on."""
@@ -66,7 +68,9 @@ class Film:
         self._session.send("Page.startScreencast", {"format": "jpeg", "quality": 92})
 
     def _keep(self, event: dict[str, Any]) -> None:
-        self.pictures.append((self._now(), base64.b64decode(event["data"])))
+        now = self._now()
+        if not self.pictures or now - self.pictures[-1][0] > LEAST_APART:
+            self.pictures.append((now, base64.b64decode(event["data"])))
         self._session.send("Page.screencastFrameAck", {"sessionId": event["sessionId"]})
 
     def _now(self) -> float:
