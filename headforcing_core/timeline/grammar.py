@@ -179,7 +179,11 @@ def _read_plain(lines: Sequence[str], first: int) -> list[Prompt]:
         raise _other(line, first)
     for index in range(first + 1, len(lines)):
         if lines[index]:
-            raise _other(lines[index], index)
+            raise TimelineError(
+                f"{lines[index][:40]!r} stands below a text without times; write the text on one "
+                "line, paste it into Prompt Timeline, or run `headforcing story FILE`",
+                index + 1,
+            )
     pieces = line.split("|")
     if len(pieces) == 1:
         return [Prompt(line)] if line else []

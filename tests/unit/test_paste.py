@@ -201,6 +201,13 @@ def test_a_line_of_another_form_is_refused_by_the_reader_of_the_written_form():
         assert error.value.line == line
 
 
+def test_a_text_without_times_is_on_one_line_in_the_written_form():
+    for text in ("a fox\n\nin the snow", "[shared] noir\na fox\nin the snow", "a fox |\na wolf"):
+        with pytest.raises(TimelineError, match="stands below a text without times; write the"):
+            parse_timeline(text)
+        assert len(read_any(text).segments) == 1 + ("|" in text)
+
+
 def test_a_translation_says_what_it_was_made_of():
     subtitles = "1\n00:00:00,000 --> 00:00:10,000\na\n\n2\n00:00:10,000 --> 00:01:12,000\nb"
     assert paste(subtitles).sentence == "read as 2 prompts from subtitles; 0:00 to 1:12"

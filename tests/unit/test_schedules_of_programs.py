@@ -1,9 +1,14 @@
 """Schedules of other programs are refused, and not one prompt in silence; prose stays a prompt."""
 
+import json
+import lzma
+from pathlib import Path
+
 import pytest
 from headforcing.headforcing_core.timeline.paste.paste import read_any
 from headforcing.headforcing_core.timeline.prompt import TimelineError
 
+STORIES = Path(__file__).parent / "stories" / "memflow_stories.jsonl.xz"
 REFUSED = [
     "0.0 5.0 a fox\n5.0 10.0 a wolf",
     "0\ta fox\n5\ta wolf",
@@ -85,3 +90,13 @@ def test_a_schedule_of_another_program_is_refused(text):
 @pytest.mark.parametrize("text", ONE_PROMPT)
 def test_prose_stays_one_prompt(text):
     assert len(read_any(text).segments) == 1
+
+
+def test_published_prompts_stay_one_prompt_on_one_line_and_on_many():
+    rows = lzma.decompress(STORIES.read_bytes()).decode().splitlines()
+    prompts = [prompt for row in rows for prompt in json.loads(row)["prompts"]]
+    assert len(prompts) == 600
+    for prompt in prompts:
+        for text in (prompt, prompt.replace(". ", ".\n"), prompt.replace(", ", ",\n\n")):
+            (read,) = read_any(text).segments
+            assert read.text == prompt
