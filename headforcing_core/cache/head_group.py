@@ -84,13 +84,11 @@ class HeadGroup:
         history = self.frames
         self.sources += [[first_frame + i] for i in range(frames_per_block)]
         sinks = sum(sources[0] < first_recent for sources in self.sources[self.entries :])
-        indices = (
-            # sinks count before entries
-            [*range(sinks, sinks + self.entries), *range(sinks)]
-            + list(range(sinks + self.entries, self.frames))
-            if self.reencode
-            else [sources[0] for sources in self.sources]
-        )
+        if self.reencode:  # sinks count before entries, whose slots are the first
+            end = sinks + self.entries
+            indices = [*range(sinks, end), *range(sinks), *range(end, self.frames)]
+        else:
+            indices = [sources[0] for sources in self.sources]
         changes = [new - old for new, old in zip(indices[:history], self.indices, strict=True)]
         moves = [(slot, slot, change) for slot, change in enumerate(changes) if change]
         if moves and self._in_one_launch:
