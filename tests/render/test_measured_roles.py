@@ -141,6 +141,11 @@ def test_a_render_measures_the_roles_of_its_weights_once(model, tmp_path, short)
     assert by_function.plan.shape.roles == with_rule(kept, "auto").roles
 
 
+def test_a_render_refuses_roles_that_nobody_has_measured(model):
+    with pytest.raises(HeadForcingError, match="head roles: they are not known before the render"):
+        make_video(job_for(), model)
+
+
 def test_a_measurement_that_is_stopped_goes_on_to_the_same_numbers(model, tmp_path, short):
     straight, whole = measured_for(job_for(), model)
     job = job_for()

@@ -24,12 +24,14 @@ from headforcing.cli import several
 from headforcing.cli import source as source_command
 from headforcing.cli.cli import _parser, main
 from headforcing.cli.ranks import RankMachine
+from headforcing.cli.roles import with_roles
 from headforcing.cli.source import Source
 from headforcing.headforcing_core.distributed.peers import PeersLost
 from headforcing.headforcing_core.distributed.ranks import check_rank_memory, check_ranks
 from headforcing.headforcing_core.distributed.start_ranks import joined_ranks
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.profile import load_profile
+from headforcing.headforcing_core.render import measured_roles
 from safetensors.torch import load_file
 from thread_peers import Meeting, ThreadPeers, together
 
@@ -341,6 +343,23 @@ def test_ranks_with_other_settings_are_refused():
         HeadForcingError, match=r"rank 2 of 3 has another plan than rank 0 \(\w+, not \w+\)"
     ):
         together(3, rank)
+
+
+def test_ranks_measure_roles_together_and_the_first_one_keeps_them(tmp_path, monkeypatch):
+    monkeypatch.setattr(measured_roles, "VIDEOS", 1)
+    options = ["--profile", "auto", "--measure-seconds", "900", "--found-profiles", str(tmp_path)]
+
+    def rank(peers):
+        source = Source.of(planned(peers, options))
+        job = source.job(source.request.plan(), source.encode())
+        needs = source.check_needs(job.plan, None)
+        job, line = with_roles(job, source.load(decodes=False), needs, source.roles_folders)
+        return job.plan.shape.roles, line
+
+    (roles, line), (others, other_line) = together(2, rank)
+    (kept,) = tmp_path.iterdir()
+    assert roles == others == load_profile(kept).roles
+    assert kept.name in line and kept.name not in other_line
 
 
 def test_speeds_that_leave_a_rank_without_work_are_refused_before_anything_is_encoded(monkeypatch):
