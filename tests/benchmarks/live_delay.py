@@ -50,7 +50,7 @@ def table(prompts: int = 20) -> str:
         tempfile.TemporaryDirectory() as base,
         ComfyServer(installed(NEWEST), Path(base)) as server,
     ):
-        queued(server, growing_graph("video/warm", seconds=3.0))  # loads the model
+        queued(server, growing_graph("video/warm", seconds=4.0))  # loads the model
         with LivePage(server, live_graph(7, words(0))) as page:
             page.until(3.0)
             memory = [resident(server)]
