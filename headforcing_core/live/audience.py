@@ -7,6 +7,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from dataclasses import dataclass
+from functools import cached_property
 
 LEAD_SECONDS = 1.5
 HEARD_SECONDS = 2.0  # for which the video plays on at a page that says nothing: it may be busy
@@ -67,7 +68,12 @@ class Pages(Audience):
 
     def __init__(self) -> None:
         self._told: dict[str, _Told] = {}  # by page; replaced as a whole by a request's thread
-        self._began = self._played = time.monotonic()
+        self._played = 0.0
+
+    @cached_property
+    def _began(self) -> float:
+        """Time of the first block, when this is asked first: a model takes its time to load."""
+        return time.monotonic()
 
     def tell(self, page: str, second: float, rate: float) -> None:
         """Take the position of a page, and how fast it plays: 0 while it is paused."""
@@ -91,10 +97,11 @@ class Pages(Audience):
 
     @property
     def leaving(self) -> str:
+        began = self._began
         now = time.monotonic()
-        if not self._present and now - self._began > LOST_SECONDS:
+        if not self._present and now - began > LOST_SECONDS:
             return f"no page has shown it for {LOST_SECONDS:g} s"
-        if now - self._played > PAUSED_SECONDS:
+        if now - max(began, self._played) > PAUSED_SECONDS:
             return f"it was paused for {PAUSED_SECONDS / 60:g} minutes"
         return ""
 

@@ -33,7 +33,7 @@ from ..rollout.rows import Embeddings
 from ..timeline.clock import MAX_SECONDS, plain_time
 from ..timeline.timeline import Timeline
 from .audience import LEAD_SECONDS, Audience, Lead, Player
-from .story import GrowingStory, Read, Said
+from .story import Beats, GrowingStory, Read, Said
 
 LEFT_SECONDS = 10.0  # before its end the story is made longer
 MORE_SECONDS = 30.0  # by which it is made longer, and with which it begins at least
@@ -72,7 +72,6 @@ class Performance(LiveEdits):
         while_waiting: is called while the render waits; may raise to stop it.
         needs: estimates the disk use of a plan, with the folder of the video; None counts the
             blocks that are stored.
-        snap: moves the earliest second at which a prompt can begin to a later one.
 
     Attributes:
         story: the story that is rendered.
@@ -92,7 +91,6 @@ class Performance(LiveEdits):
         while_waiting: Callable[[], None] = lambda: None,
         needs: Callable[[RenderPlan], Needs] | None = None,
         video_folder: Path | None = None,
-        snap: Callable[[float], float] = lambda second: second,
     ):
         self._changes = _Changes(host, self)
         super().__init__(self._changes)
@@ -104,7 +102,6 @@ class Performance(LiveEdits):
         self._while_waiting = while_waiting
         self._needs = needs
         self._video_folder = video_folder
-        self._snap = snap
         self.story: GrowingStory
         self.taking: GrowingStory | None = None
         self.ends = False
@@ -114,9 +111,15 @@ class Performance(LiveEdits):
 
     # ----------------------------------------------------------------------------- from any thread
 
-    def perform(self, words: str = "", tag: str = "", recall: int | None = None) -> Future[Placed]:
+    def perform(
+        self,
+        words: str = "",
+        tag: str = "",
+        recall: int | None = None,
+        beats: Beats | None = None,
+    ) -> Future[Placed]:
         """Let a prompt begin with the next block that has not begun; arguments as of `Said`."""
-        said = Said(words, tag, recall)
+        said = Said(words, tag, recall, beats)
         return self._changes.put(lambda story: self._with_prompt(story, said))
 
     def replace_story(self, text: str) -> Future[Placed]:
@@ -206,11 +209,9 @@ class Performance(LiveEdits):
     def _with_prompt(self, story: GrowingStory, said: Said) -> GrowingStory:
         if self.ends:
             raise HeadForcingError("the video is ending; begin another one")
-        free = story.free_block(self._begun)
-        clock = story.timeline.clock
-        earliest = clock.start_seconds(free)
-        snapped = self._snap(earliest)
-        block = free if snapped <= earliest else max(free, clock.block_at(snapped))
+        block = story.free_block(self._begun)
+        if said.beats is not None:
+            block = said.beats.nearest_block(block, story.timeline.clock)
         new = story.with_prompt(said, block)
         recalls = new.timeline.segments[new.shown(block)].switch.recall is not None
         if recalls and self._plan.method.recalls_by_likeness:

@@ -17,7 +17,28 @@ from ..timeline.timeline import MAX_TEXT_BYTES, Segment, Timeline
 
 # reads a text in the written form, of this length in seconds or, with None, of its own
 Read = Callable[[str, float | None], Timeline]
+_CHOICE = 4  # blocks of which one near a beat is chosen
 _ANY = PlacedPrompt("a", 0)  # before a prompt that is read or written alone
+
+
+@dataclass(frozen=True)
+class Beats:
+    """Regular beats of the sound of a story: the seconds between two, and the second of one."""
+
+    every: float
+    first: float
+
+    def nearest_block(self, earliest: int, clock: BlockClock) -> int:
+        """Of the next blocks from this one on the one whose beginning is nearest to a beat."""
+        blocks = range(earliest, earliest + _CHOICE)
+        return min(blocks, key=lambda block: self._distance(clock.start_seconds(block)))
+
+    def _distance(self, second: float) -> float:
+        """Seconds to the nearest beat, rounded, so that of equally near blocks the first is
+        taken.
+        """
+        beats = (second - self.first) / self.every
+        return round(abs(beats - round(beats)) * self.every, 3)
 
 
 @dataclass(frozen=True)
@@ -29,11 +50,13 @@ class Said:
             prompt that is shown, with another seed.
         tag: how it follows, the words of a tag: `cut`, `dissolve 1.5s`; empty for the default.
         recall: the number of an earlier prompt, from 1, whose scene comes back.
+        beats: on which it begins, as near as blocks come; None for the next block.
     """
 
     words: str = ""
     tag: str = ""
     recall: int | None = None
+    beats: Beats | None = None
 
 
 @dataclass(frozen=True)

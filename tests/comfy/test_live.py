@@ -29,10 +29,12 @@ def test_what_is_performed_answers_at_once_and_is_an_ordinary_story_afterwards(c
         page.until(second.seconds)
         third = page.perform(recall=1)
         refused = page.perform("a fox", recall=9)
+        wrong = page.perform("a fox", beats={"every": 0, "first": 0})
         page.until(third.seconds + 0.5)
         status, stopped = page.stop()
         result = page.wait()
     assert "prompts 1 to 4 can come back" in refused.error
+    assert "0.05 to 60 s apart" in wrong.error
     assert status == 200 and result.outcome == "success"
     story = page.told["story"]
     lines = story["prompts"].split("\n")

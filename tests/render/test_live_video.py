@@ -13,7 +13,7 @@ from headforcing.headforcing_core.demo import assets, word_hash
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.live.audience import Audience, Pages, Player
 from headforcing.headforcing_core.live.performance import Performance
-from headforcing.headforcing_core.live.story import GrowingStory, Said
+from headforcing.headforcing_core.live.story import Beats, GrowingStory, Said
 from headforcing.headforcing_core.methods.options import with_options
 from headforcing.headforcing_core.methods.registry import METHODS, method_named
 from headforcing.headforcing_core.render.live_story import Story
@@ -366,6 +366,8 @@ def test_a_page_that_says_nothing_plays_on_for_two_seconds(clock):
 
 def test_a_video_without_a_page_and_one_that_is_paused_come_to_an_end(clock):
     pages = Pages()
+    clock[0] += 60.0
+    assert pages.leaving == "", "a model that is loaded takes its time"
     pages.tell("a", 1.0, 0.0)
     clock[0] += 9.0
     assert pages.leaving == ""
@@ -398,3 +400,16 @@ def test_a_video_that_nobody_watches_any_more_is_finished(backbone, job_of_text,
 
     latents, _, live = perform(backbone, job_of_text(BEGIN, 30), {}, audience=Gone())
     assert live.why == Gone.leaving and len(latents) < 3 * 8
+
+
+def test_a_prompt_begins_where_a_block_is_nearest_to_a_beat(backbone, job_of_text):
+    """Blocks begin at 1.3125, 2.0625, 2.8125, 3.5625 s; beats are at 0.55 + 0.6 n."""
+    clock = BlockClock()
+    assert Beats(0.6, 0.55).nearest_block(2, clock) == 5
+    assert Beats(0.75, 0.5625).nearest_block(2, clock) == 2, "of equally near ones the first"
+    said = {
+        1: lambda live: live.perform(CROSS, beats=Beats(0.6, 0.55)),
+        6: lambda live: live.stop(),
+    }
+    _, _, live = perform(backbone, job_of_text(BEGIN, 30), said)
+    assert live.futures[0].result().block == 5

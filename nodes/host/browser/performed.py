@@ -27,11 +27,17 @@ from ....headforcing_core.live.performance import (
     check_endless,
     with_kept_scenes,
 )
+from ....headforcing_core.live.story import Beats, Said
 from ....headforcing_core.plan.options import RenderOptions
 from ....headforcing_core.plan.plan import RenderPlan
 from ....headforcing_core.plan.request import RenderRequest
 from ....headforcing_core.rollout.loop import Block
-from ....headforcing_core.timeline.clock import TEMPORAL_STRIDE, format_time, plain_time
+from ....headforcing_core.timeline.clock import (
+    MAX_SECONDS,
+    TEMPORAL_STRIDE,
+    format_time,
+    plain_time,
+)
 from ....headforcing_core.timeline.timeline import Timeline
 from ..graph import queued_graph
 from ..graph.conditioning import Conditioning, TimelineNode
@@ -132,12 +138,12 @@ class PerformedStory(LiveStory):
         pasted = changed.translation
         return self._answer(performance.replace_story(text if pasted is None else pasted.text))
 
-    def perform(self, words: str, tag: str, recall: int | None) -> Fields:
+    def perform(self, said: Said) -> Fields:
         """Let a prompt begin with the next block; answers as `tell`, and `in`, the seconds until
         the page that is furthest shows it.
         """
         performance = self._running()
-        answer = self._answer(performance.perform(words, tag, recall))
+        answer = self._answer(performance.perform(said.words, said.tag, said.recall, said.beats))
         position = self.audience.position(answer["seconds"])
         return {**answer, "in": answer["seconds"] - (position or 0.0)}
 
@@ -274,7 +280,7 @@ def _running_story(client: str, prompt_id: str) -> PerformedStory:
 
 def perform(body: Any) -> Fields:
     """Give the live video a prompt, or end it with `stop`; `body` holds `client_id` and
-    `prompt_id`, and may hold `words`, `tag` and `recall`, as of `live.story.Said`.
+    `prompt_id`, and may hold `words`, `tag`, `recall` and `beats`, as of `live.story.Said`.
     """
     if not isinstance(body, dict):
         raise HeadForcingError("expected a JSON object with client_id and prompt_id")
@@ -288,7 +294,25 @@ def perform(body: Any) -> Fields:
     story = _running_story(client, prompt_id)
     if body.get("stop") is True:
         return story.stop()
-    return story.perform(words, tag, recall)
+    return story.perform(Said(words, tag, recall, _beats(body.get("beats"))))
+
+
+def _beats(given: Any) -> Beats | None:
+    """The beats that a page gives: `every` and `first`, in seconds."""
+    if given is None:
+        return None
+    every: Any = None
+    first: Any = None
+    if isinstance(given, dict):
+        every = given.get("every")
+        first = given.get("first")
+    if type(every) not in (int, float) or type(first) not in (int, float):
+        raise HeadForcingError("beats must be an object with every and first, in seconds")
+    if not (0.05 <= every <= 60 and abs(first) <= MAX_SECONDS):
+        raise HeadForcingError(
+            f"beats must be 0.05 to 60 s apart, from a second of the story, got {every}, {first}"
+        )
+    return Beats(every, first)
 
 
 def follow(query: Fields) -> web.Response:

@@ -7,7 +7,7 @@ import { button, demoOf, isOpen, make, post, put, putValues } from "../shared.js
 import { t } from "../texts.js";
 import { plainTime, startSeconds } from "../timeline/segments.js";
 import { smallPicture } from "../timeline/pictures.js";
-/** @import {GraphNode, LiveFacts, ToldStory} from "../types.js" */
+/** @import {Grid, GraphNode, LiveFacts, ToldStory} from "../types.js" */
 /** @import {Player} from "../player/player.js" */
 /** @import {TimelineEditor} from "../timeline/editor.js" */
 
@@ -26,6 +26,7 @@ const WAYS = {
 export class LivePanel {
   #say;
   #grid;
+  #beats;
   /** @type {GraphNode | null} */
   #storyNode = null;
   /** @type {GraphNode | null} */
@@ -46,10 +47,15 @@ export class LivePanel {
   #words = {};
   #chipsOf = ""; // the prompt whose words are pressed
 
-  /** @param {(sentence: string) => void} say @param {HTMLElement} grid of the panel */
-  constructor(say, grid) {
+  /**
+   * @param {(sentence: string) => void} say
+   * @param {HTMLElement} grid of the panel
+   * @param {() => (Grid | null)} beats of the sound of the story
+   */
+  constructor(say, grid, beats) {
     this.#say = say;
     this.#grid = grid;
+    this.#beats = beats;
     const href = new URL("./live.css", import.meta.url).href;
     document.head.append(make("link", { rel: "stylesheet", href }));
     const hint = t("Begin a video without a fixed end, and type what happens while it plays");
@@ -64,9 +70,11 @@ export class LivePanel {
     for (const [way, name] of Object.entries(WAYS))
       this.ways.append(button(name(), t("How it follows"), () => this.#choose(way)));
     this.again = button(t("same again"), t("The same words with other noise"), () => this.#perform(""));
+    this.onBeats = button(t("on beats"), t("Begin a prompt near a beat of the sound"), () => this.#toggleBeats());
+    this.onBeats.ariaPressed = "false";
     this.scenes = make("span", { class: "hf-live-scenes", role: "group", "aria-label": t("Scenes that can come back") });
     this.chips = make("div", { class: "hf-live-chips" });
-    const row = make("div", { class: "hf-live-row" }, this.ways, this.again, this.scenes);
+    const row = make("div", { class: "hf-live-row" }, this.ways, this.again, this.onBeats, this.scenes);
     const top = make("div", { class: "hf-live-row" }, this.field, this.stop);
     const name = { class: "hf-live", role: "region", "aria-label": t("Live") };
     this.element = make("div", name, top, this.state, row, this.chips);
@@ -153,6 +161,10 @@ export class LivePanel {
       this.ways.children[index].ariaPressed = String(each === way);
   }
 
+  #toggleBeats() {
+    this.onBeats.ariaPressed = String(this.onBeats.ariaPressed !== "true");
+  }
+
   /** Queue the sampler with the story of the node and a new seed: stored blocks would not wait for prompts. */
   async #begin() {
     put(this.begin, { disabled: true });
@@ -184,7 +196,8 @@ export class LivePanel {
     const typed = this.field.value;
     this.field.value = "";
     this.#say("");
-    const answer = await this.#ask({ words: words.trim(), tag: recall ? "" : tag, recall });
+    const beats = this.onBeats.ariaPressed === "true" ? this.#beats() : null;
+    const answer = await this.#ask({ words: words.trim(), tag: recall ? "" : tag, recall, beats });
     if (answer) this.#next = { seconds: answer.seconds, words: words || t("same again") };
     else if (words === typed && !this.field.value) this.field.value = typed; // to be mended
   }
@@ -198,6 +211,7 @@ export class LivePanel {
     if (this.#next && at >= this.#next.seconds) this.#next = null;
     put(this.stop, { disabled: Boolean(live.ends) });
     put(this.field, { disabled: Boolean(live.ends) });
+    put(this.onBeats, { hidden: !this.#beats() });
     put(this.state, { textContent: this.#sentence(at, live) });
     this.#takePicture(at);
     this.#drawScenes(live.kept ?? []);

@@ -88,7 +88,7 @@ class StoryPanel {
     this.grid = make("div", { class: "hf-story-grid" });
     this.grid.append(this.title, this.monitor.element, this.place, this.takes, this.said, this.empty);
     this.root = make("div", { class: "hf-story", role: "region", "aria-label": t("Story"), tabindex: -1 }, this.grid);
-    this.livePanel = new LivePanel((sentence) => this.say(sentence), this.grid);
+    this.livePanel = new LivePanel((sentence) => this.say(sentence), this.grid, () => this.sound.beats);
     this.monitor.buttons.prepend(this.livePanel.begin);
     this.grid.append(this.livePanel.element);
     this.film = new Film();
