@@ -24,7 +24,7 @@ export class Forecast {
   /** @type {Player | null} */
   #player = null;
   #before = ""; // the values that were seen last, as JSON,
-  #asked = ""; // and those for which the server was asked
+  #queried = ""; // and those for which the server was asked
 
   constructor() {
     this.element = make("output", { class: "hf-story-forecast" });
@@ -39,7 +39,7 @@ export class Forecast {
   bind(storyNode, editor, player) {
     this.element.remove();
     this.element.textContent = "";
-    this.#before = this.#asked = "";
+    this.#before = this.#queried = "";
     this.#storyNode = storyNode;
     this.#editor = player && editor;
     this.#player = player;
@@ -56,15 +56,15 @@ export class Forecast {
     const isStill = values === this.#before; // nobody types or drags
     this.#before = values;
     if (isBusy) put(this.element, { textContent: "" });
-    if (isBusy || !isStill || values === this.#asked) return;
-    this.#asked = values;
+    if (isBusy || !isStill || values === this.#queried) return;
+    this.#queried = values;
     this.#ask(values);
   }
 
   /** @param {string} values */
   async #ask(values) {
     const answer = await this.#answer();
-    if (values === this.#asked) put(this.element, { textContent: sentence(answer) });
+    if (values === this.#queried) put(this.element, { textContent: sentence(answer) });
   }
 
   /** @returns {Promise<Answer>} */
