@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..devices import upload
 from .base import Conditions, MethodShape
 from .longlive import WindowCache, WindowMethod
 
@@ -109,7 +110,8 @@ class TetherCacheSlots(WindowCache, of=TetherCache):
         kept = self.choose(layer, q, candidates[0], numbers)
         aligned = self._aligned(self.aside[layer], trusted)
         candidates[:, :, self.memory :] = aligned.to(candidates.dtype)
-        kv[:, :, sinks : sinks + self.memory] = candidates[:, :, kept]
+        places = upload(torch.tensor(kept), kv.device)
+        kv[:, :, sinks : sinks + self.memory] = candidates[:, :, places]
         self.numbers[layer] = [numbers[index] for index in kept]
 
     def choose(self, layer: int, q: Tensor, k: Tensor, numbers: list[int]) -> list[int]:
@@ -131,7 +133,7 @@ class TetherCacheSlots(WindowCache, of=TetherCache):
         query = q.float().mean((1, 2))
         logits = (k.float().mean(2) * query[:, None]).sum(-1).mean(0) / math.sqrt(q.shape[-1])
         mass = (logits / self.method.temperature).softmax(0)
-        at = torch.tensor(numbers, dtype=torch.float32, device=k.device)
+        at = upload(torch.tensor(numbers, dtype=torch.float32), k.device)
         sigma = max(1.0, (max(numbers) - min(numbers) + 1) / 2)
         near = torch.exp(-(at[:, None] - at).abs() / sigma).fill_diagonal_(0)
         diversity = (1 - (near * mass).amax(1)).clamp(min=0)
