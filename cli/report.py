@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import unicodedata
 from argparse import Namespace
 from pathlib import Path
 
@@ -68,6 +69,11 @@ def check_plot(path: Path | None) -> None:
     check_writable(path)
 
 
+def _shown(text: str) -> str:
+    """Text of others in a line of a terminal, without line breaks and control characters."""
+    return "".join(" " if unicodedata.category(each) == "Cc" else each for each in text)
+
+
 def list_runs(args: Namespace) -> Result:
     """List stored videos, the last begun first."""
     videos, problems = survey(args.folder)
@@ -77,7 +83,7 @@ def list_runs(args: Namespace) -> Result:
         size = disk_bytes(video.folder)
         blocks = len(video.keys)
         done = video.finished
-        first = next(iter(video.about.get("prompts", ())), "")
+        first = _shown(video.about["prompts"][0])
         found.append({"name": video.name, "finished": done, "blocks": blocks, "bytes": size})
         lines.append(f"{video.name}  {done}/{blocks} blocks  {format_bytes(size)}  {first}")
     return _stored_result(args.folder, lines, "runs", found, problems=problems)
@@ -89,9 +95,9 @@ def list_run_takes(args: Namespace) -> Result:
     found = []
     rows = [("take", "date", "length", "size", "name", "prompts")]
     for take in takes:
-        rows.append(
-            (str(take.take.number), take.date, take.length, take.size, take.name, take.story)
-        )
+        size = _shown(take.size)
+        story = _shown(take.story)
+        rows.append((str(take.take.number), take.date, take.length, size, take.name, story))
         found.append(
             {
                 "name": take.name,

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from headforcing.cli import cli
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.hashing import file_hash
 from headforcing.headforcing_core.rollout.loop import MemoryEvent
@@ -106,6 +107,16 @@ def test_the_folder_as_it_was_written_is_read_whole(folder: Path) -> None:
     assert video.take.number == 1 and len(list(video.read())) == 2
     assert read_label(folder, KEYS[-1]).title == "mine"
     looked_at(folder)
+
+
+def test_prompts_of_others_forge_no_lines_of_a_list(folder: Path, capsys) -> None:
+    path = file_of(folder, "video")
+    fields = changed(fields_of(path), ("about", "prompts"), ["\x1b[2J\nfox", "b"])
+    rewrite(path, changed(fields, ("about", "size"), "\x1b[3m"))
+    for command in ("list", "takes", "show"):
+        assert cli.main(["runs", command, str(folder.parent)]) == 0
+        told = capsys.readouterr().out
+        assert "\x1b" not in told and "\nfox" not in told
 
 
 @pytest.mark.parametrize("kind", ["run", "video", "seconds", "label", "block"])
