@@ -79,6 +79,7 @@ class Film:
     def moment(self, caption: str, seconds: float) -> None:
         """Begin a moment; the one before ends."""
         self.page.evaluate("(text) => filmCaption(text)", caption)
+        self.page.wait_for_timeout(150)  # until a picture has it
         self.moments.append(Moment(seconds, self._now()))
 
     def end(self) -> None:

@@ -187,6 +187,7 @@ WORKFLOWS: dict[str, Workflow] = {
                 "HeadForcingProfileHeads",
                 {"model": ["model", 0], "clip": ["model", 1], "preset": "quick", **SMALL, "seed": 0}
                 | {"save_name": "my_model"},
+                room=0.6,
             ),
             "inspect": Node(
                 "HeadForcingInspectProfile",
