@@ -25,7 +25,6 @@ from ..headforcing_core.live.performance import (
 from ..headforcing_core.live.story import Said
 from ..headforcing_core.plan.options import RenderOptions
 from ..headforcing_core.plan.request import RenderRequest
-from ..headforcing_core.plan.resources import needs_of
 from ..headforcing_core.timeline.paste.paste import paste
 from ..headforcing_core.timeline.timeline import Timeline, parse_timeline
 from .arguments import Result
@@ -101,15 +100,8 @@ def _performance(args: Namespace, source: Source) -> Performance:
         read,
         host,
         lead=args.lead,
-        needs=partial(
-            needs_of,
-            dtype=request.dtype,
-            weights=0,
-            kept=request.runs is not None,
-            writes_video=True,
-            scale=source.scale * source.files.picture_scale,
-        ),
         video_folder=args.out.absolute().parent,
+        scale=source.scale * source.files.picture_scale,
     )
     host.performance = performance
     return performance

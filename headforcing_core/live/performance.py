@@ -70,8 +70,8 @@ class Performance(LiveEdits):
         audience: those who watch.
         lead: seconds that the render is ahead of them at least.
         while_waiting: is called while the render waits; may raise to stop it.
-        needs: estimates the disk use of a plan, with the folder of the video; None counts the
-            blocks that are stored.
+        video_folder: of the video, whose disk must have room for it; None if none is written.
+        scale: of its pixels, as in `needs_of`.
 
     Attributes:
         story: the story that is rendered.
@@ -89,8 +89,8 @@ class Performance(LiveEdits):
         audience: Audience | None = None,
         lead: float = LEAD_SECONDS,
         while_waiting: Callable[[], None] = lambda: None,
-        needs: Callable[[RenderPlan], Needs] | None = None,
         video_folder: Path | None = None,
+        scale: int = 1,
     ):
         self._changes = _Changes(host, self)
         super().__init__(self._changes)
@@ -100,14 +100,15 @@ class Performance(LiveEdits):
         self.audience = audience or Player()
         self.lead = Lead(lead)
         self._while_waiting = while_waiting
-        self._needs = needs
         self._video_folder = video_folder
+        self._scale = scale
         self.story: GrowingStory
         self.taking: GrowingStory | None = None
         self.ends = False
         self.why = ""
         self._block_began = 0.0
-        self._noted: RenderJob | None = None
+        self._noted: RenderJob | None = None  # the one whose note waits
+        self._lock = threading.Lock()  # held while it changes hands
 
     # ----------------------------------------------------------------------------- from any thread
 
@@ -175,14 +176,16 @@ class Performance(LiveEdits):
 
     def note(self, job: RenderJob, before: RenderJob) -> None:
         # by the thread that stores, and the latest only: the note is as long as the story
-        waits = self._noted is not None
-        self._noted = job
+        with self._lock:
+            waits = self._noted is not None
+            self._noted = job
         if not waits:
             self.render.run.later(lambda: self._note(before))
 
     def _note(self, before: RenderJob) -> None:
-        job = self._noted
-        self._noted = None
+        with self._lock:
+            job = self._noted
+            self._noted = None
         assert job is not None
         super().note(job, before)
 
@@ -282,10 +285,15 @@ class Performance(LiveEdits):
         check_disk([more], self.render.job.request.runs, self._video_folder)
 
     def _needs_of(self, plan: RenderPlan) -> Needs:
-        if self._needs is not None:
-            return self._needs(plan)
         request = self.render.job.request
-        return needs_of(plan, request.dtype, 0, kept=request.runs is not None)
+        return needs_of(
+            plan,
+            request.dtype,
+            0,
+            kept=request.runs is not None,
+            writes_video=self._video_folder is not None,
+            scale=self._scale,
+        )
 
 
 class _Changes(Story):
@@ -298,7 +306,8 @@ class _Changes(Story):
         self._came = threading.Event()
         self._lock = threading.Lock()  # held while a change or the end changes hands
         self._is_closed = False
-        self._future: Future[Placed]
+        self._future: Future[Placed] = Future()  # of the change that is taken now
+        self._future.cancel()
 
     def put(self, change: Change) -> Future[Placed]:
         future: Future[Placed] = Future()
@@ -317,8 +326,10 @@ class _Changes(Story):
             self._is_closed = True
             waiting = list(self._waiting)
             self._waiting.clear()
-        for _, future in waiting:
-            future.set_exception(HeadForcingError("the video has ended; begin another one"))
+        futures = [self._future, *(future for _, future in waiting)]
+        for future in futures:
+            if not future.done():
+                future.set_exception(HeadForcingError("the video has ended; begin another one"))
 
     @property
     def waits(self) -> bool:

@@ -413,3 +413,18 @@ def test_a_prompt_begins_where_a_block_is_nearest_to_a_beat(backbone, job_of_tex
     }
     _, _, live = perform(backbone, job_of_text(BEGIN, 30), said)
     assert live.futures[0].result().block == 5
+
+
+def test_a_prompt_that_is_being_taken_when_the_render_breaks_off_is_answered(backbone, job_of_text):
+    class Breaks(Host):
+        def encode(self, texts):
+            raise KeyboardInterrupt
+
+    live = Performance(BEGIN, read, Breaks(), audience=Nobody())
+    futures = []
+    script = Script({1: lambda: futures.append(live.perform(CROSS))})
+    model = WanVideoModel(backbone, torch.float32)
+    with pytest.raises(KeyboardInterrupt):
+        make_video(job_of_text(BEGIN, 30), model, Place(), [script, live])
+    with pytest.raises(HeadForcingError, match="has ended"):
+        futures[0].result(timeout=1)

@@ -39,6 +39,7 @@ from ....headforcing_core.timeline.clock import (
     plain_time,
 )
 from ....headforcing_core.timeline.timeline import Timeline
+from .. import folders
 from ..graph import queued_graph
 from ..graph.conditioning import Conditioning, TimelineNode
 from ..graph.part import WHOLE, Part
@@ -238,6 +239,7 @@ class _Announced(Performance):
             audience=story.audience,
             lead=LEAD_SECONDS,
             while_waiting=stop_where_asked,
+            video_folder=folders.output_folder(),
         )
         self._performed = story
         self._interrupt = model_management.interrupt_current_processing
