@@ -50,6 +50,15 @@ export {};
  */
 
 /**
+ * A scene that was copied.
+ * @typedef {object} CopiedScene
+ * @property {string} text
+ * @property {number} blocks its length
+ * @property {Switch | null} switch
+ * @property {string | number | null} seed
+ */
+
+/**
  * The server's answer to a text, see headforcing_core/timeline/editor.py.
  * @typedef {object} Timeline
  * @property {string} text
@@ -119,7 +128,8 @@ export {};
  * @typedef {object} EditorState
  * @property {Timeline} timeline
  * @property {Segment[]} segments
- * @property {number} selected the index of the chosen one
+ * @property {number} selected the index of the one whose words are shown
+ * @property {import("./timeline/choice.js").Choice} choice
  * @property {boolean} enabled
  */
 
@@ -127,6 +137,8 @@ export {};
  * What an editor does for its bars, tools and keys.
  * @typedef {object} Actions
  * @property {(index: number) => void} select
+ * @property {(index: number, how: "only" | "keep" | "range" | "toggle") => void} choose see `Choice`
+ * @property {(first: number, count: number) => void} span chooses prompts in a row
  * @property {(segments: Segment[], selected: number) => void} preview shows a drag that goes on
  * @property {(index: number) => void} dropped ends a drag that changes nothing
  * @property {(segments: Segment[], key: string | null, selected: number) => void} commit writes changed prompts

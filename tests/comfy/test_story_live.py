@@ -2,7 +2,7 @@
 
 import pytest
 from comfy_browser import Browser
-from story_panel import SIZES, TEXT, TOGGLE, opened, until_text
+from story_panel import SIZES, TEXT, TOGGLE, VIDEO, opened, until_text
 
 pytestmark = pytest.mark.slow
 
@@ -101,3 +101,45 @@ def test_a_line_below_the_bars_says_what_run_would_render(browser: Browser):
     page.wait_for_function(f"{FORECAST} === 'All of it is rendered.'")
     browser.write("Sampler", recent_frames=5)
     page.wait_for_function(f"{FORECAST} === ''")
+
+
+@pytest.mark.same_page
+def test_a_click_chooses_a_double_click_plays_from_there_and_the_video_stops_at_its_end(
+    browser: Browser,
+):
+    page = browser.page
+    opened(browser, seed=4712)
+    browser.queue()
+    assert browser.wait_done() == "success"
+    page.wait_for_function(f"{VIDEO}?.readyState >= 2 && !{VIDEO}.src.startsWith('blob:')")
+    page.evaluate(f"() => {{ {VIDEO}.pause(); {VIDEO}.currentTime = 1; }}")
+    page.wait_for_function(f"!{VIDEO}.seeking")
+    bar = page.locator(".hf-story .hf-bar").nth(2)
+    bar.click()
+    page.wait_for_timeout(300)
+    assert page.evaluate(f"{VIDEO}.currentTime") == 1, "the video stays"
+    assert page.locator(".hf-story .hf-selected").get_attribute("aria-label") == (
+        "Prompt 3 of 3: a green star"
+    )
+    bar.dblclick()
+    page.wait_for_function(f"{VIDEO}.currentTime > 4.4")
+    page.evaluate(f"() => {VIDEO}.play()")
+    page.wait_for_function(f"{VIDEO}.ended")
+    page.wait_for_timeout(500)
+    assert page.evaluate(f"{VIDEO}.ended"), "and does not begin again"
+    for width, height in ((1280, 720), (1920, 1080)):
+        page.set_viewport_size({"width": width, "height": height})
+        page.wait_for_timeout(700)
+        page.screenshot(path=f"/tmp/panel/s{width}.png")
+        cut = page.evaluate(_CUT)
+        assert cut == [], width
+    page.set_viewport_size({"width": 1600, "height": 1200})
+
+
+_CUT = """() => [...document.querySelectorAll(".hf-story input[type=button]")].filter((each) => {
+  if (!each.checkVisibility() || each.closest(".hf-track, .hf-marker-place")) return false;
+  const box = each.getBoundingClientRect();
+  const { left, right, top, bottom } = each.parentElement.getBoundingClientRect();
+  const isOut = box.left < left - 1 || box.right > right + 1 || box.top < top - 1 || box.bottom > bottom + 1;
+  return isOut || each.scrollWidth > each.clientWidth + 1;
+}).map((each) => each.value)"""

@@ -206,7 +206,7 @@ def test_undo_in_the_words_belongs_to_the_prompt_that_is_shown(browser: Browser)
     assert page.evaluate("document.activeElement.selectionStart") == len(BALL), (
         "the cursor stands behind the words"
     )
-    page.locator(".hf-tools input[value='Add']").click()
+    page.locator(".hf-tools input[value='add']").click()
     page.wait_for_function("document.querySelectorAll('.hf-bar').length === 3")
     assert page.evaluate("document.activeElement.className") == "hf-text"
     page.wait_for_function("(before) => " + f"{_TEXT}.value !== before", arg=before)
@@ -220,9 +220,9 @@ def test_undo_in_the_words_belongs_to_the_prompt_that_is_shown(browser: Browser)
     page.keyboard.press("Control+a")
     page.keyboard.insert_text("a pasted prompt")
     page.wait_for_function(f"{_TEXT}.value.includes('a pasted prompt')")
-    page.locator(".hf-tools input[value='Split']").click()
+    page.locator(".hf-tools input[value='split']").click()
     page.wait_for_function("document.querySelectorAll('.hf-bar').length === 3")
-    page.locator(".hf-tools input[value='Add']").click()
+    page.locator(".hf-tools input[value='add']").click()
     page.wait_for_function("document.querySelectorAll('.hf-bar').length === 4")
 
     # what was typed is undone in the field; after it the steps of the editor

@@ -193,7 +193,9 @@ let dropped = null;
  * @param {Event} event
  */
 function isTaken({ target }) {
-  const id = /** @type {any} */ (target).closest?.("[data-node-id]")?.dataset.nodeId;
+  const element = /** @type {any} */ (target);
+  if (element.closest?.(".hf-story")) return true; // the panel takes it
+  const id = element.closest?.("[data-node-id]")?.dataset.nodeId;
   /** @type {GraphNode[]} */
   const nodes = app.canvas?.graph?.nodes ?? [];
   const node = app.dragOverNode ?? nodes.find((each) => String(each.id) === id);

@@ -67,7 +67,8 @@ export class Player {
     this.video.addEventListener("loadedmetadata", () => this.show(this.video));
     for (const event of ["loadeddata", "timeupdate", "seeked"]) this.video.addEventListener(event, () => this.showPlace());
     this.video.addEventListener("ended", () => {
-      if (this.files) this.play(this.files.indexOf(this.file) + 1);
+      const next = this.files ? this.files.indexOf(this.file) + 1 : 0;
+      if (this.files && (next < this.files.length || !this.isLent)) this.play(next);
     });
     this.video.addEventListener("play", () => {
       if (this.isLent) takeLead(this); // else it may begin by itself
@@ -291,10 +292,10 @@ export class Player {
     if (wasFollowed) this.video.loop = false; // a live video ends with its last picture
   }
 
-  /** Play a finished file; after the last comes the first. @param {number} index @param {number} from in seconds */
+  /** Play a finished file; after the last comes the first, but not in the story panel. @param {number} index @param {number} from in seconds */
   play(index, from = 0) {
     this.file = this.files[index % this.files.length];
-    this.video.loop = this.files.length === 1;
+    this.video.loop = this.files.length === 1 && !this.isLent;
     this.url = app.api.apiURL(address(this.file));
     this.video.src = this.url + (app.getRandParam?.() ?? "");
     this.video.currentTime = from; // where it will begin
@@ -318,7 +319,7 @@ export class Player {
     this.url = URL.createObjectURL(file);
     this.place = { done: Number.MAX_SAFE_INTEGER, lead: 0, running: false, render: this.url };
     this.source = this.url;
-    this.video.loop = true;
+    this.video.loop = !this.isLent;
     this.video.src = this.url;
     this.say(file.name);
   }
@@ -345,6 +346,7 @@ export class Player {
   lend(place) {
     this.away.hidden = false;
     this.isLent = true;
+    this.video.loop = false;
     takeLead(this);
     this.pair.allowWipe(true);
     this.#moveTo(place);
@@ -353,6 +355,7 @@ export class Player {
   takeBack() {
     this.away.hidden = true;
     this.isLent = false;
+    this.video.loop = this.files?.length === 1;
     this.pair.allowWipe(false);
     this.#moveTo(this.row);
   }

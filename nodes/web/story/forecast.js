@@ -43,7 +43,7 @@ export class Forecast {
     this.#storyNode = storyNode;
     this.#editor = player && editor;
     this.#player = player;
-    this.#editor?.status.element.after(this.element);
+    this.#editor?.status.element.before(this.element);
   }
 
   /** Ask again when the values of both nodes have changed, or a run has ended; nothing is said while one goes on. */

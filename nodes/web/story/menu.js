@@ -3,6 +3,7 @@ import { playerOf } from "../player/messages.js";
 import { queuePart } from "../queue_part.js";
 import { make } from "../shared.js";
 import { t } from "../texts.js";
+import { labels } from "../timeline/labels.js";
 import { isShortcut } from "../timeline/keys.js";
 import { plainTime, startSeconds } from "../timeline/segments.js";
 import { exportEntries } from "./export.js";
@@ -10,6 +11,7 @@ import { exportEntries } from "./export.js";
 /** @import {TimelineEditor} from "../timeline/editor.js" */
 /** @import {Markers} from "./markers.js" */
 
+const MOST_LETTERS = 32; // of the words of such a scene
 const MOST_SCENES = 12; // that can be brought back from the menu; the fields of a prompt list all
 
 export class Menu {
@@ -36,9 +38,8 @@ export class Menu {
    * @param {TimelineEditor | null} editor
    * @param {GraphNode | null} sampler
    * @param {Markers} markers
-   * @param {number | null} at the second of the story that is played; null where nothing is
    */
-  open(event, editor, sampler, markers, at) {
+  open(event, editor, sampler, markers) {
     const target = /** @type {HTMLElement} */ (event.target);
     const ofMarker = markers.entries(target);
     if (ofMarker) {
@@ -48,10 +49,9 @@ export class Menu {
     const index = editor?.bars.indexOf(target) ?? -1;
     if (index < 0) return;
     const seconds = editor.bars.secondsAt(event);
-    const markerSeconds = at ?? seconds;
     const entries = sampler ? this.#renderEntries(editor, sampler, index) : [];
     entries.push(...this.#editEntries(editor, index, seconds));
-    entries.push([t("Set a marker at %1", plainTime(markerSeconds)), () => markers.add(markerSeconds)]);
+    entries.push([t("Set a marker at %1", plainTime(seconds)), () => markers.add(seconds)]);
     const take = sampler ? playerOf(sampler).take : undefined;
     const formats = () => exportEntries(take, markers.all, this.#say);
     entries.push([t("Export"), () => this.#show(event, formats(), t("Export"))]);
@@ -147,9 +147,10 @@ export class Menu {
   #recallEntries({ segments, edits }, index) {
     /** @type {Entry[]} */
     const entries = [];
+    const words = labels(segments);
     for (let earlier = Math.max(0, index - MOST_SCENES); earlier < index; earlier++) {
       const number = earlier + 1;
-      const label = t("Bring back scene %1: %2", number, segments[earlier].text.slice(0, 24));
+      const label = t("Bring back scene %1: %2", number, words[earlier].slice(0, MOST_LETTERS));
       entries.push([label, () => edits.bringBack(index, number)]);
     }
     return entries.length ? [null, ...entries] : [];

@@ -57,12 +57,12 @@ export class Monitor {
       button("▶|", t("To the next scene (Down)"), () => this.#jump(1)),
       this.time,
       make("span", { class: "hf-gap" }),
-      button("I", t("Set the in point (I; Alt+I removes it)"), () => this.#setPoint("in")),
-      button("O", t("Set the out point (O; Alt+O removes it)"), () => this.#setPoint("out")),
+      button(t("in"), t("Set the in point (I; Alt+I removes it)"), () => this.#setPoint("in")),
+      button(t("out"), t("Set the out point (O; Alt+O removes it)"), () => this.#setPoint("out")),
       this.part,
       this.live,
       this.sound,
-      button("[ ]", t("Full screen (F)"), () => this.#fullScreen()),
+      button(t("full screen"), t("Full screen (F)"), () => this.#fullScreen()),
     ];
     const toolbar = { class: "hf-story-transport", role: "toolbar", "aria-label": t("Player") };
     this.buttons = make("div", toolbar, ...tools);

@@ -11,6 +11,7 @@ import { t } from "../texts.js";
 import { storyNodeIn } from "../timeline/face.js";
 import { isShortcut } from "../timeline/keys.js";
 import { startSeconds } from "../timeline/segments.js";
+import { takeDrops } from "./drops.js";
 import { Film } from "./film.js";
 import { Forecast } from "./forecast.js";
 import { Layouts } from "./layouts.js";
@@ -103,6 +104,8 @@ class StoryPanel {
     for (const name of KEYS) this.root.addEventListener(name, (event) => event.stopPropagation());
     this.root.addEventListener("contextmenu", (event) => this.#openMenu(event));
     this.root.addEventListener("fullscreenchange", () => this.film.draw());
+    const shown = () => ({ storyNode: this.#storyNode, sampler: this.#sampler, editor: this.#editor });
+    takeDrops(this.root, shown, (sentence) => this.say(sentence));
     this.layouts = new Layouts(this.root, this.grid);
   }
 
@@ -255,8 +258,7 @@ class StoryPanel {
 
   /** @param {PointerEvent} event */
   #openMenu(event) {
-    const [at] = this.monitor.times;
-    this.menu.open(event, this.#editor, this.#sampler, this.markers, at);
+    this.menu.open(event, this.#editor, this.#sampler, this.markers);
   }
 
   #giveBack() {

@@ -16,11 +16,11 @@ export const help = () => [
 /**
  * Events of a bar, and of the handle at its beginning (`grasp`).
  * @typedef {object} BarEvents
- * @property {() => void} click
+ * @property {(event: MouseEvent) => void} click
  * @property {(event: PointerEvent) => void} press
  * @property {(event: PointerEvent) => void} grasp
  * @property {() => void} focus
- * @property {() => void} edit
+ * @property {(event: MouseEvent) => void} seek
  * @property {(event: KeyboardEvent) => void} key
  */
 
@@ -44,13 +44,16 @@ export class Bar {
   constructor(index, helpId, on) {
     this.index = index;
     // An <input>, see shared.js; as a slider it tells a screen reader its place whenever it moves.
-    this.element = button("", "", on.click);
+    this.element = button("", "", (event) => on.click(/** @type {MouseEvent} */ (event)));
+    this.element.addEventListener("mousedown", (event) => {
+      if (event.shiftKey || event.ctrlKey || event.metaKey) event.preventDefault(); // `press` gives the focus
+    });
     const about = { class: "hf-bar", role: "slider", "aria-describedby": helpId, "aria-orientation": "horizontal" };
     for (const [name, value] of Object.entries(about)) this.element.setAttribute(name, value);
     this.element.style.setProperty("--hf-hue", String((205 + index * 67) % 360));
     this.element.addEventListener("pointerdown", on.press);
     this.element.addEventListener("focus", on.focus);
-    this.element.addEventListener("dblclick", on.edit);
+    this.element.addEventListener("dblclick", on.seek);
     this.element.addEventListener("keydown", on.key);
     this.tag = make("span", { class: "hf-tag", "aria-hidden": "true" });
     this.handle = make("span", { class: "hf-handle", "aria-hidden": "true" });
@@ -64,13 +67,14 @@ export class Bar {
    * @param {string} label
    * @param {[number, number]} range
    */
-  draw({ timeline, segments, selected, enabled }, label, [first, last]) {
+  draw({ timeline, segments, selected, choice, enabled }, label, [first, last]) {
     const { element, tag, index } = this;
     const segment = segments[index];
     const total = startSeconds(timeline, timeline.blocks);
     const isSelected = index === selected;
+    const isChosen = choice.has(index);
     const { seconds, beyond } = timeline;
-    const shown = [segment, segments.length, total, seconds, isSelected, enabled, beyond, label, first, last];
+    const shown = [segment, segments.length, total, seconds, isSelected, isChosen, enabled, beyond, label, first, last];
     const drawn = JSON.stringify(shown);
     if (drawn === this.#drawn) return;
     this.#drawn = drawn;
@@ -90,6 +94,7 @@ export class Bar {
     tag.textContent = segment.seed == null ? words : `⚄ ${words}`;
     element.disabled = !enabled;
     element.classList.toggle("hf-selected", isSelected);
+    element.classList.toggle("hf-chosen", isChosen);
     element.classList.toggle("hf-beyond", timeline.beyond !== undefined && from >= timeline.beyond);
     const about = {
       label: `${t("Prompt %1 of %2", index + 1, segments.length)}: ${segment.text}`,

@@ -30,10 +30,11 @@ export class BarKeys {
     const { segments } = this.#bars.state;
     const way = ARROWS[event.key];
     const isCombined = event.ctrlKey || event.metaKey || event.altKey;
+    if (event.key.toLowerCase() === "a" && (event.ctrlKey || event.metaKey)) this.#chooseAll(event, segments.length);
     if (isCombined && !way) return;
     const last = segments.length - 1;
     const arrow = () => {
-      if (event.altKey) this.#swap(segments, index, index + way);
+      if (event.altKey) this.#pass(segments, index, way);
       else this.#moveStart(segments, index, event.shiftKey ? way * FAR : way, this.#bars.ripplesWith(event));
     };
     /** @type {Record<string, () => void>} */
@@ -73,20 +74,35 @@ export class BarKeys {
     else if (this.#bars.isBegun(segments[index])) this.#actions.locked(index);
   }
 
+  /** @param {KeyboardEvent} event @param {number} count of prompts */
+  #chooseAll(event, count) {
+    event.preventDefault();
+    event.stopPropagation();
+    this.#actions.span(0, count);
+    this.#bars.focus(0);
+  }
+
   /**
-   * Put a prompt into a neighbour's place, unless one of the two has begun.
+   * Move a prompt, or the chosen ones in a row with it, past a neighbour, unless one of them has begun.
    * @param {Segment[]} segments
    * @param {number} index
-   * @param {number} to
+   * @param {number} way -1 or 1
    */
-  #swap(segments, index, to) {
-    if (to < 0 || to >= segments.length) return;
-    const begun = [index, to].find((each) => this.#bars.isBegun(segments[each]));
+  #pass(segments, index, way) {
+    const { choice } = this.#bars.state;
+    const indices = choice.has(index) ? choice.indices : [index];
+    const first = indices[0];
+    const last = indices[indices.length - 1];
+    const neighbour = way < 0 ? first - 1 : last + 1;
+    const isInRow = last - first + 1 === indices.length;
+    if (!isInRow || !segments[neighbour]) return;
+    const begun = [...indices, neighbour].find((each) => this.#bars.isBegun(segments[each]));
     if (begun !== undefined) {
       this.#actions.locked(begun);
       return;
     }
-    this.#actions.commit(reordered(segments, index, to), null, to);
-    this.#bars.focus(to);
+    this.#actions.commit(reordered(segments, neighbour, way < 0 ? last : first), null, first + way);
+    this.#bars.focus(first + way);
+    this.#actions.span(first + way, indices.length);
   }
 }

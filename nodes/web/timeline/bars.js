@@ -216,23 +216,26 @@ export class Bars {
   /** @param {number} index */
   #newBar(index) {
     return new Bar(index, this.help.id, {
-      click: () => {
+      click: ({ shiftKey, ctrlKey, metaKey }) => {
         if (this.#drag.hasMoved) {
           this.#drag.hasMoved = false;
           return;
         }
+        if (!(shiftKey || ctrlKey || metaKey)) this.#actions.choose(index, "only");
         this.#actions.open();
-        this.#actions.seek(startSeconds(this.state.timeline, this.state.segments[index].start_block));
       },
       press: (event) => {
         this.#drag.hasMoved = false;
-        const pressed = /** @type {HTMLElement} */ (event.target);
-        pressed.focus({ preventScroll: true }); // not all browsers focus a button that is clicked
-        this.#drag.dragBar(event, index);
+        const isRow = event.shiftKey;
+        const isMore = event.ctrlKey || event.metaKey;
+        if (isMore) this.#actions.choose(index, "toggle");
+        else this.#actions.choose(index, isRow ? "range" : "keep");
+        this.focusBar(this.state?.selected); // not all browsers focus a button that is clicked
+        if (!isRow && !isMore) this.#drag.dragBar(event, index);
       },
       grasp: (event) => this.#drag.dragHandle(event, index),
       focus: () => this.#actions.select(index),
-      edit: () => this.#actions.edit(),
+      seek: (event) => this.#actions.seek(this.secondsAt(event)),
       key: (event) => this.#keys.press(event, index),
     });
   }

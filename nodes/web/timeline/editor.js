@@ -4,11 +4,13 @@ import { keepFromCanvas, make } from "../shared.js";
 import { t } from "../texts.js";
 import { Answers } from "./answers.js";
 import { Bars } from "./bars.js";
+import { Choice } from "./choice.js";
 import { pressEditorKey } from "./editor_keys.js";
 import { Lane } from "./lane.js";
 import { Panel } from "./panel.js";
 import { pastedInto, replaceText } from "./pastes.js";
 import { Edits } from "./edits.js";
+import { copyScenes } from "./scene_clipboard.js";
 import { changed, joined, startSeconds, timeText } from "./segments.js";
 import { Status } from "./status.js";
 import { Tools } from "./tools.js";
@@ -38,7 +40,7 @@ export class TimelineEditor {
   /** Those of the timeline, or changed ones that the server has not answered yet. @type {Segment[]} */
   segments = [];
   #shared = ""; // the words that stand before every prompt
-  selected = 0;
+  choice = new Choice();
   #hasBars = false; // whether the last answer can be shown as bars
   /** The node's values, as JSON, that the server was asked about last. @type {string | null} */
   #valuesJson = null;
@@ -63,6 +65,8 @@ export class TimelineEditor {
     /** @type {Actions} */
     const actions = {
       select: (index) => this.select(index),
+      choose: (index, how) => this.#choose(() => this.choice[how](index)),
+      span: (first, count) => this.span(first, count),
       preview: (segments, selected) => this.#preview(segments, selected),
       dropped: (index) => this.#show(this.timeline, index),
       commit: (segments, key, selected) => this.commit(segments, key, selected),
@@ -84,7 +88,7 @@ export class TimelineEditor {
     };
     this.bars = new Bars(actions);
     this.tools = new Tools(actions, this.bars);
-    this.panel = new Panel((index, fields, key) => this.commit(changed(this.segments, index, fields), key));
+    this.panel = new Panel((index, fields, key) => this.commit(this.#changed(index, fields), key));
     this.lane = new Lane((shared) => this.commit(this.segments, "shared", this.selected, { shared }));
     this.status = new Status();
     this.ways = new Ways(
@@ -99,6 +103,12 @@ export class TimelineEditor {
     this.element = make("div", about, ...parts, make("div", { class: "hf-foot" }, this.status.element, this.ways.element));
     const fields = [this.panel.words, this.lane.words];
     this.element.addEventListener("keydown", (event) => pressEditorKey(event, fields, actions));
+    copyScenes(this.element, {
+      isBar: (target) => this.isCurrent && this.bars.indexOf(target) >= 0,
+      chosen: () => this.choice.indices.map((index) => this.segments[index]),
+      remove: () => this.edits.remove(),
+      paste: (scenes) => this.edits.paste(scenes),
+    });
     keepFromCanvas(this.element);
     this.#draw();
   }
@@ -106,11 +116,12 @@ export class TimelineEditor {
   /** Whether the story panel shows the editor; its node keeps its height. @param {boolean} isDocked */
   setDocked(isDocked) {
     this.#isDocked = this.bars.zoomsByWheel = isDocked;
+    this.tools.panel.hidden = isDocked || !this.#host.showPanel;
     this.#draw();
   }
 
   /**
-   * Show where a render of the story is; a click on a bar plays from there.
+   * Show where a render of the story is; a double click on a bar plays from there.
    * @param {Player} player
    * @param {ShownPlace} place
    */
@@ -262,7 +273,7 @@ export class TimelineEditor {
   #refuse(sentence, before = this.timeline) {
     this.segments = before.segments;
     this.#shared = before.shared;
-    this.selected = Math.min(this.selected, this.segments.length - 1);
+    this.choice.limit(this.segments.length);
     this.status.say(sentence, true);
     this.#draw(true);
   }
@@ -273,7 +284,8 @@ export class TimelineEditor {
     this.timeline = timeline;
     this.#shared = timeline.shared;
     this.segments = this.#hasBars ? timeline.segments : [];
-    this.selected = Math.max(0, Math.min(selected, this.segments.length - 1));
+    this.selected = selected;
+    this.choice.limit(this.segments.length);
     this.status.show(timeline, this.#hasBars);
     this.ways.show(timeline, this.#host.linked("seconds"));
     this.#draw(keepWords);
@@ -297,7 +309,8 @@ export class TimelineEditor {
       this.#host.resized();
     }
     if (segment) {
-      const state = { timeline: this.timeline, segments: this.segments, selected: this.selected, enabled };
+      const { timeline, segments, selected, choice } = this;
+      const state = { timeline, segments, selected, choice, enabled };
       this.bars.draw(state);
       this.panel.show(state, keepWords);
     }
@@ -306,11 +319,30 @@ export class TimelineEditor {
     this.tools.draw({ blocks, prompts: this.segments.length, history: this.#undo.history });
   }
 
+  /** The index of the prompt whose words are shown. */
+  get selected() {
+    return this.choice.selected;
+  }
+
+  set selected(index) {
+    if (index !== this.choice.selected) this.choice.only(index);
+  }
+
   /** @param {number} index */
   select(index) {
-    if (index === this.selected) return;
+    if (index !== this.selected) this.#choose(() => this.choice.only(index));
+  }
+
+  /** Choose prompts in a row. @param {number} first @param {number} count */
+  span(first, count) {
+    this.#choose(() => this.choice.span(first, count));
+  }
+
+  /** @param {() => void} change changes the choice */
+  #choose(change) {
     this.panel.flush();
-    this.selected = index;
+    change();
+    this.choice.limit(this.segments.length);
     this.#draw();
   }
 
@@ -324,6 +356,12 @@ export class TimelineEditor {
   edit(all = false) {
     this.#setOpen(true);
     this.panel.edit(all);
+  }
+
+  /** The prompts with other fields of one; a seed is that of all chosen ones. @param {number} index @param {Partial<Segment>} fields */
+  #changed(index, fields) {
+    const indices = "seed" in fields ? this.choice.indices : [index];
+    return indices.reduce((segments, each) => changed(segments, each, fields), this.segments);
   }
 
   /** Show segments while they are dragged; nothing is written. @param {Segment[]} segments @param {number} selected */

@@ -1,5 +1,6 @@
 // What the tools, the menu of a bar and the ways out of a long story do with prompts.
-import { blockAt, changed, divided, duplicated, without } from "./segments.js";
+import { blockAt, changed, divided, duplicated, pasted, without } from "./segments.js";
+/** @import {CopiedScene, Segment} from "../types.js" */
 /** @import {Shorter} from "./ways.js" */
 /** @import {TimelineEditor} from "./editor.js" */
 
@@ -41,25 +42,55 @@ export class Edits {
     this.#editor.commit(changed(halves, index + 1, { start_block: block }), null, index + 1);
   }
 
+  /** All chosen prompts if the one at an index is among them, else that one. @param {number} index */
+  #with(index) {
+    const { choice } = this.#editor;
+    return choice.has(index) ? choice.indices : [index];
+  }
+
   duplicate(index = this.#editor.selected) {
-    const { segments, bars } = this.#editor;
-    const next = segments[index + 1];
+    const indices = this.#with(index);
+    const [last] = indices.slice(-1);
+    this.#insert(last, indices.length, duplicated(this.#editor.segments, indices));
+  }
+
+  /** Put copied scenes behind the chosen prompts. @param {CopiedScene[]} scenes */
+  paste(scenes) {
+    const [last] = this.#editor.choice.indices.slice(-1);
+    this.#insert(last, scenes.length, pasted(this.#editor.segments, last, scenes));
+  }
+
+  /**
+   * Write prompts with new ones behind one of them, unless the next has begun, and choose the new ones.
+   * @param {number} index
+   * @param {number} count of new ones
+   * @param {Segment[]} segments
+   */
+  #insert(index, count, segments) {
+    const { bars } = this.#editor;
+    const next = this.#editor.segments[index + 1];
     if (next && bars.isBegun(next)) return this.#editor.locked(index + 1);
-    this.#editor.commit(duplicated(segments, index), null, index + 1);
+    this.#editor.commit(segments, null, index + 1);
     bars.focus(index + 1);
+    this.#editor.span(index + 1, count);
   }
 
   remove(index = this.#editor.selected) {
     const { segments, bars } = this.#editor;
-    if (segments.length < 2) return;
-    const next = Math.max(index - 1, 0);
-    this.#editor.commit(without(segments, index), null, next);
+    const indices = this.#with(index);
+    if (indices.length === segments.length) return;
+    const next = Math.max(indices[0] - 1, 0);
+    const rest = indices.toReversed().reduce(without, segments);
+    this.#editor.commit(rest, null, next);
     bars.focus(next);
+    this.#editor.span(next, 1);
   }
 
-  /** Give a prompt a new seed. @param {number} index */
+  /** Give prompts new seeds. @param {number} index of the one, or of one of those that are chosen */
   reroll(index) {
-    this.#editor.commit(changed(this.#editor.segments, index, { seed: newSeed() }), null, index);
+    /** @type {(segments: Segment[], each: number) => Segment[]} */
+    const withSeed = (segments, each) => changed(segments, each, { seed: newSeed() });
+    this.#editor.commit(this.#with(index).reduce(withSeed, this.#editor.segments), null, index);
   }
 
   /**

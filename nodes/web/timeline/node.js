@@ -1,6 +1,6 @@
 // A visual timeline on Prompt Timeline. The text widget stays the only thing that is saved and sent.
 import { app } from "../../../scripts/app.js";
-import { editors, isLinked, make, placeOf, post, putValues, storyOf, whileInGraph, widgetOf } from "../shared.js";
+import { editors, isLinked, make, openId, placeOf, post, putValues, storyOf, whileInGraph, widgetOf } from "../shared.js";
 import { t } from "../texts.js";
 import { TimelineEditor } from "./editor.js";
 import { ownerOf, storyNodeIn } from "./face.js";
@@ -26,7 +26,10 @@ const LEFT = "headforcing.stories"; // in the storage of this tab, between two l
 const ofPage = new PageStories(sessionStorage.getItem(LEFT));
 sessionStorage.removeItem(LEFT);
 const ofWorkflows = new WorkflowStories();
-/** By workflow and node: the undo of the graph makes all nodes anew. @type {Map<string, History>} */
+/**
+ * By workflow and node: the undo of the graph makes all nodes anew. Each with the id of the graph that was open.
+ * @type {Map<string, {history: History, id: string}>}
+ */
 const histories = new Map();
 /** The editors of this workflow, by node. @type {Map<GraphNode, {editor: TimelineEditor, owner: Owner, place: string}>} */
 const open = new Map();
@@ -71,8 +74,13 @@ function addStyle() {
  */
 function historyOf(node, step) {
   const place = placeOf(node);
-  if (!histories.get(place)?.holds(step)) histories.set(place, new History());
-  return histories.get(place);
+  const id = openId();
+  const known = histories.get(place);
+  // the graph's undo may bring a text that is no step here, as one of several letters that were typed
+  if (known && (known.history.holds(step) || (id && id === known.id))) return known.history;
+  const history = new History();
+  histories.set(place, { history, id });
+  return history;
 }
 
 /**

@@ -150,7 +150,7 @@ export class Panel {
   #showSwitch(timeline, own, isFirst) {
     const way = own ?? timeline.default;
     const usual = kinds()[timeline.default.kind];
-    this.kind.options[0].textContent = isFirst ? t("begins the video") : t("as the node says: %1", usual);
+    this.kind.options[0].textContent = isFirst ? t("begins the video") : t("as all prompts: %1", usual);
     this.kind.value = own?.kind ?? "";
     this.anchor.checked = !isFirst && way.re_anchor;
     const seconds = isFirst ? 0 : way.blend_blocks * timeline.block_seconds;

@@ -52,11 +52,11 @@ const hasFile = ({ dataTransfer }) => {
   return item?.kind === "file" && !/^(image|video|audio)\//.test(item.type);
 };
 
-/** The text file that is dropped; undefined for another. @param {DragEvent} event @returns {File | undefined} */
-const fileOf = ({ dataTransfer }) => {
-  const [file] = dataTransfer?.files ?? [];
-  return file && NAMES.test(file.name) && file.size <= MOST_BYTES ? file : undefined;
-};
+/** Whether a file can hold a story. @param {File} file */
+export const isText = (file) => NAMES.test(file.name) && file.size <= MOST_BYTES;
+
+/** The text of a file, with the line ends of this system. @param {File} file */
+export const textOf = async (file) => (await file.text()).replace(/^\ufeff/, "").replace(/\r\n?/g, "\n");
 
 /**
  * Let an element, and a node where the frontend asks it, take text files.
@@ -65,9 +65,10 @@ const fileOf = ({ dataTransfer }) => {
 export function takeFiles({ element, node, take }) {
   /** @param {DragEvent} event whether it is taken */
   const drop = (event) => {
-    const file = fileOf(event);
-    file?.text().then((text) => take(text.replace(/^\ufeff/, "").replace(/\r\n?/g, "\n")));
-    return file !== undefined;
+    const [file] = event.dataTransfer?.files ?? [];
+    if (!file || !isText(file)) return false;
+    textOf(file).then(take);
+    return true;
   };
   element?.addEventListener("dragover", (event) => {
     if (hasFile(event)) event.preventDefault();

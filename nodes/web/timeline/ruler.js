@@ -5,6 +5,7 @@ import { startSeconds, timeText } from "./segments.js";
 
 const TICKS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600]; // seconds between two times
 const TICK_PIXELS = 52;
+const LABEL_PIXELS = 34; // a time that is nearer to the end stands left of its line
 const GRID_PIXELS = 4; // narrower blocks are not drawn
 
 export class Ruler {
@@ -28,6 +29,7 @@ export class Ruler {
     const ticks = times.map((seconds) => {
       const tick = make("span", {}, timeText(seconds));
       tick.style.left = `${(100 * seconds) / total}%`;
+      tick.classList.toggle("hf-last", (1 - seconds / total) * pixels < LABEL_PIXELS);
       return tick;
     });
     this.element.replaceChildren(...ticks);

@@ -1,6 +1,6 @@
 // Prompts on blocks. A timeline is the server's answer to a text; a segment is one of its prompts. All functions are pure.
 
-/** @import {Clock, Segment, Timeline} from "../types.js" */
+/** @import {Clock, CopiedScene, Segment, Timeline} from "../types.js" */
 
 /**
  * Time of a block's first video frame, in seconds; the first block of a video is shorter than the others.
@@ -239,15 +239,32 @@ export function placeFor(segments, from, block, first) {
 const behindNew = (index) => (number) => (number > index + 1 ? number + 1 : number);
 
 /**
- * With a copy of a prompt after it; the later ones move on.
+ * With scenes after a prompt; the later ones move on.
  * @param {Segment[]} segments
  * @param {number} index
+ * @param {CopiedScene[]} scenes
+ * @returns {Segment[]}
  */
-export function duplicated(segments, index) {
-  const { start_block, end_block } = segments[index];
-  const all = withRecalls(segments, behindNew(index));
-  const copy = { ...all[index], start_block: end_block, end_block: 2 * end_block - start_block };
-  return [...all.slice(0, index + 1), copy, ...shifted(all.slice(index + 1), 0, end_block - start_block)];
+export function pasted(segments, index, scenes) {
+  let all = segments;
+  for (const [place, { text, blocks, switch: way, seed }] of scenes.entries()) {
+    const before = index + place;
+    const start_block = all[before].end_block;
+    const scene = { text, switch: way, seed, start_block, end_block: start_block + blocks };
+    all = withRecalls(all, behindNew(before));
+    all = [...all.slice(0, before + 1), scene, ...shifted(all.slice(before + 1), 0, blocks)];
+  }
+  return all;
+}
+
+/**
+ * With copies of prompts after the last of them.
+ * @param {Segment[]} segments
+ * @param {number[]} indices
+ */
+export function duplicated(segments, indices) {
+  const scenes = indices.map((index) => ({ ...segments[index], blocks: lengthOf(segments[index]) }));
+  return pasted(segments, indices[indices.length - 1], scenes);
 }
 
 /**

@@ -16,16 +16,16 @@ export class Tools {
     this.undo = button("↶", t("Undo (Ctrl+Z)"), () => actions.step(-1));
     this.redo = button("↷", t("Redo (Ctrl+Shift+Z)"), () => actions.step(1));
     const adds = t("Add a prompt in the second half of this one");
-    this.add = button(t("Add"), adds, () => actions.divide(t("New prompt")));
-    this.split = button(t("Split"), t("Split this prompt in two"), () => actions.divide(null));
-    this.copy = button(t("Copy"), t("Duplicate this prompt; the later ones move on (D)"), () => actions.duplicate());
-    this.delete = button(t("Delete"), t("Delete this prompt (Delete)"), () => actions.remove());
-    this.ripple = button(t("Ripple"), t("Move all later prompts, too (or hold Ctrl)"), () => {
+    this.add = button(t("add"), adds, () => actions.divide(t("New prompt")));
+    this.split = button(t("split"), t("Split this prompt in two"), () => actions.divide(null));
+    this.copy = button(t("copy"), t("Duplicate this prompt; the later ones move on (D)"), () => actions.duplicate());
+    this.delete = button(t("delete"), t("Delete this prompt (Delete)"), () => actions.remove());
+    this.ripple = button(t("ripple"), t("Move all later prompts, too (or hold Ctrl)"), () => {
       bars.ripples = !bars.ripples;
       this.ripple.setAttribute("aria-pressed", String(bars.ripples));
     });
     this.ripple.setAttribute("aria-pressed", "false");
-    this.share = button(t("Shared"), t("Words that every prompt keeps"), () => actions.share());
+    this.share = button(t("shared"), t("Words that every prompt keeps"), () => actions.share());
     const zooms = [
       button("−", t("Zoom out (-)"), () => bars.zoom(1 / STEP)),
       button("+", t("Zoom in (+)"), () => bars.zoom(STEP)),

@@ -86,11 +86,11 @@ test("a drag is taken back by the browser, and by a key if it has one", () => {
 });
 
 /** What a key does on the bar of a prompt, while a render has begun the prompts before `free`. */
-function pressed(key, index, { free = 0, ...modifiers } = {}) {
+function pressed(key, index, { free = 0, chosen = [index], ...modifiers } = {}) {
   const did = [];
   const segments = story(0, 4, 9, 14);
   const bars = {
-    state: { segments },
+    state: { segments, choice: { has: (each) => chosen.includes(each), indices: chosen } },
     playhead: { free },
     isBegun: ({ start_block }) => start_block < free,
     ripplesWith: ({ ctrlKey }) => ctrlKey,
@@ -104,6 +104,7 @@ function pressed(key, index, { free = 0, ...modifiers } = {}) {
     edit: () => did.push(["edit"]),
     remove: () => did.push(["remove"]),
     duplicate: () => did.push(["duplicate"]),
+    span: (first, count) => did.push(["chosen", first, count]),
   };
   const event = { key, ctrlKey: false, metaKey: false, altKey: false, shiftKey: false, ...modifiers };
   let isTaken = false;
@@ -120,10 +121,13 @@ test("arrow keys move the beginning of a prompt, by more with Shift, with all la
 });
 
 test("with Alt an arrow key moves a prompt past its neighbour, unless one of the two has begun", () => {
-  const swapped = [["a 0-4 c 4-9 b 9-14", null, 2], ["focus", 2]];
+  const swapped = [["a 0-4 c 4-9 b 9-14", null, 2], ["focus", 2], ["chosen", 2, 1]];
   assert.deepEqual(pressed("ArrowRight", 1, { altKey: true }), swapped);
   assert.deepEqual(pressed("ArrowRight", 2, { altKey: true }), []);
   assert.deepEqual(pressed("ArrowLeft", 1, { altKey: true, free: 3 }), [["locked", 0]]);
+  const two = [["c 0-5 a 5-9 b 9-14", null, 1], ["focus", 1], ["chosen", 1, 2]];
+  assert.deepEqual(pressed("ArrowRight", 0, { altKey: true, chosen: [0, 1] }), two);
+  assert.deepEqual(pressed("ArrowRight", 0, { altKey: true, chosen: [0, 2] }), [], "not in a row");
 });
 
 test("other keys on a bar go to other prompts, edit and zoom, and shortcuts are left to ComfyUI", () => {

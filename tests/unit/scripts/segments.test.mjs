@@ -1,6 +1,8 @@
 // The prompts of the timeline on blocks, without a browser.
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { Choice } from "../extensions/headforcing/timeline/choice.js";
+import { scenesIn } from "../extensions/headforcing/timeline/scene_clipboard.js";
 import { labelFor, labels } from "../extensions/headforcing/timeline/labels.js";
 import * as segments from "../extensions/headforcing/timeline/segments.js";
 
@@ -72,8 +74,8 @@ test("another order keeps the lengths, and a recall names the same scene or none
 test("a copy, a half and a missing prompt renumber the recalls behind them", () => {
   const all = story(0, 2, 6, 9);
   all[2].switch = recalling(2);
-  assert.equal(segments.duplicated(all, 0)[3].switch.recall, 3);
-  assert.deepEqual(places(segments.duplicated(all, 1)), ["a 0-2", "b 2-6", "b 6-10", "c 10-13"]);
+  assert.equal(segments.duplicated(all, [0])[3].switch.recall, 3);
+  assert.deepEqual(places(segments.duplicated(all, [1])), ["a 0-2", "b 2-6", "b 6-10", "c 10-13"]);
   const halves = segments.divided(all, 0, "new");
   assert.deepEqual(places(segments.joined(halves)), ["a 0-1", "new 1-2", "b 2-6", "c 6-9"]);
   assert.equal(halves[3].switch.recall, 3);
@@ -107,4 +109,34 @@ test("bars leave out the words that another prompt begins with, and tags say all
   assert.equal(tag(null), "");
   assert.equal(tag(recalling(null)), "keep going");
   assert.equal(tag({ ...recalling(0), kind: "flush", re_anchor: true, blend_blocks: 2 }, 7), "forget the scene before, cut, the most alike again, dissolve 1.5 s, seed 7");
+});
+
+test("copied scenes come behind a prompt with their lengths, and the later ones move on", () => {
+  const scenes = [{ text: "x", blocks: 2, switch: null, seed: "7" }, { text: "y", blocks: 3, switch: null, seed: null }];
+  assert.deepEqual(places(segments.pasted(story(0, 4, 9, 14), 1, scenes)), ["a 0-4", "b 4-9", "x 9-11", "y 11-14", "c 14-19"]);
+  assert.deepEqual(places(segments.duplicated(story(0, 4, 9, 14), [0, 2])), ["a 0-4", "b 4-9", "c 9-14", "a 14-18", "c 18-23"]);
+});
+
+test("of a clipboard only scenes are taken", () => {
+  const scene = { text: "a", blocks: 3, switch: null, seed: null };
+  assert.deepEqual(scenesIn(JSON.stringify([scene, { text: "b" }, { ...scene, blocks: 1e9 }, { ...scene, text: 7 }])), [scene]);
+  for (const wrong of ["", "null", "{}", "[null]", "7"]) assert.deepEqual(scenesIn(wrong), []);
+});
+
+test("prompts are chosen in a row, one more or less, and never none", () => {
+  const choice = new Choice();
+  choice.only(2);
+  choice.range(4);
+  assert.deepEqual([choice.indices, choice.selected], [[2, 3, 4], 4]);
+  choice.range(1);
+  assert.deepEqual([choice.indices, choice.selected], [[1, 2], 1]);
+  choice.toggle(5);
+  choice.toggle(1);
+  assert.deepEqual([choice.indices, choice.selected], [[2, 5], 5]);
+  choice.toggle(5);
+  choice.toggle(2);
+  assert.deepEqual([choice.indices, choice.selected], [[2], 2]);
+  choice.span(1, 4);
+  choice.limit(3);
+  assert.deepEqual([choice.indices, choice.selected], [[1, 2], 1]);
 });

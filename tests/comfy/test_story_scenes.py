@@ -1,0 +1,156 @@
+"""Several scenes at once in the story panel: chosen, copied, moved, deleted, and undone in any mixture."""
+
+import io
+
+import pytest
+from comfy_browser import Browser
+from PIL import Image
+from sound_files import beat_file
+from story_panel import STORY, TEXT, TRACKER, noted, opened, text_of, until_text
+
+pytestmark = [pytest.mark.slow, pytest.mark.same_page]
+
+CHOSEN = (
+    "[...document.querySelectorAll('.hf-story .hf-chosen')].map((bar) => bar.ariaLabel[7]).join('')"
+)
+
+
+def words(editor: Browser) -> list[str]:
+    """The words of the scenes, without times and tags."""
+    lines = text_of(editor).split("\n")
+    return [line.rpartition("]")[2].strip() if "]" in line else line[5:] for line in lines]
+
+
+def until_words(editor: Browser, *expected: str) -> None:
+    editor.page.wait_for_function(
+        "(count) => " + f"{TEXT}.value.split('\\n').length === count", arg=len(expected)
+    )
+    found = [each.split(" ", 1)[1] if each[0].isdigit() else each for each in words(editor)]
+    assert [each.split()[-2] for each in found] == list(expected)
+
+
+def test_scenes_are_chosen_copied_pasted_moved_and_deleted_together(browser: Browser):
+    page = browser.page
+    opened(browser)
+    bars = page.locator(".hf-story .hf-bar")
+    bars.nth(0).click()
+    bars.nth(1).click(modifiers=["Shift"])
+    assert page.evaluate(CHOSEN) == "12"
+    bars.nth(2).click(modifiers=["Control"])
+    bars.nth(0).click(modifiers=["Control"])
+    assert page.evaluate(CHOSEN) == "23"
+    page.keyboard.press("Control+c")
+    bars.nth(2).click()
+    assert page.evaluate(CHOSEN) == "3"
+    page.keyboard.press("Control+v")
+    until_words(browser, "red", "blue", "green", "blue", "green")
+    page.wait_for_function(f"{CHOSEN} === '45'")
+    assert text_of(browser).split("\n")[3].startswith("0:06.562 [re-anchor] a blue cross")
+    page.keyboard.press("Alt+ArrowLeft")
+    page.wait_for_function(f"{CHOSEN} === '34'")
+    page.wait_for_timeout(500)
+    until_words(browser, "red", "blue", "blue", "green", "green")
+    page.keyboard.press("Delete")
+    until_words(browser, "red", "blue", "green")
+    for _ in range(3):
+        page.keyboard.press("Control+z")
+        page.wait_for_timeout(400)
+    page.wait_for_function("(story) => " + f"{TEXT}.value === story", arg=STORY)
+    bars.nth(0).focus()
+    page.keyboard.press("Control+a")
+    assert page.evaluate(CHOSEN) == "123"
+    page.get_by_label("Re-roll from this prompt on").click()
+    page.wait_for_function(f"{TEXT}.value.split('seed ').length === 4")
+    assert browser.page_errors == []
+
+
+def test_the_panel_can_undo_after_the_graph_has_gone_through_texts_that_are_no_steps_of_it(
+    browser: Browser,
+):
+    page = browser.page
+    opened(browser)
+    page.evaluate("() => app.loadGraphData(app.graph.serialize())")
+    page.wait_for_timeout(1000)
+    page.wait_for_function("document.querySelectorAll('.hf-story .hf-bar').length === 3")
+    noted(browser)
+    page.locator(".hf-story .hf-bar").nth(1).click()
+    field = page.locator(".hf-story textarea.hf-text")
+    for letters in ("a v", "a vi", "a vio"):  # within a second: one step of the panel
+        field.fill(letters)
+        page.wait_for_function(
+            "(line) => " + f"{TEXT}.value.split('\\n')[1].endsWith(line)", arg=letters
+        )
+        noted(browser)
+    for step in ("undo", "undo", "redo"):
+        page.evaluate(f"() => {TRACKER}.{step}()")
+        page.wait_for_timeout(700)
+    until_text(browser, "a vi\n")
+    page.wait_for_function("!document.querySelector('.hf-story input[value=\"↶\"]').disabled")
+    page.locator(".hf-story .hf-bar").nth(0).focus()
+    for _ in range(4):
+        page.keyboard.press("Control+z")
+        page.wait_for_timeout(300)
+    page.wait_for_function("(story) => " + f"{TEXT}.value === story", arg=STORY)
+    assert browser.page_errors == []
+
+
+_DROP = """async ([name, type, bytes]) => {
+  const transfer = new DataTransfer();
+  transfer.items.add(new File([new Uint8Array(bytes)], name, { type }));
+  const about = { dataTransfer: transfer, bubbles: true, cancelable: true };
+  const at = document.querySelector(".hf-story .hf-track");
+  const over = new DragEvent("dragover", about);
+  at.dispatchEvent(over);
+  at.dispatchEvent(new DragEvent("drop", about));
+  return over.defaultPrevented;
+}"""
+_LOADED = """([kind, node, input]) => {
+  const target = app.graph.nodes.find(({ type }) => type === node);
+  const loader = target.getInputNode(target.findInputSlot(input));
+  return loader?.type === kind && loader.widgets[0].value;
+}"""
+SAID = "document.querySelector('.hf-story-said').textContent"
+
+
+def dropped(editor: Browser, name: str, kind: str, content: bytes) -> None:
+    assert editor.page.evaluate(_DROP, [name, kind, list(content)])
+
+
+def test_a_dropped_sound_picture_or_text_is_loaded_and_connected_in_one_step_of_undo(
+    browser: Browser,
+):
+    page = browser.page
+    opened(browser)
+    page.evaluate("() => app.loadGraphData(app.graph.serialize())")
+    page.wait_for_timeout(1000)
+    noted(browser)
+    count = "app.graph.nodes.length"
+    before = page.evaluate(count)
+    beat_file(browser.server, "hf_drop_source.wav", 6)
+    sound = (browser.server.input_dir / "hf_drop_source.wav").read_bytes()
+    dropped(browser, "hf_dropped.wav", "audio/wav", sound)
+    page.wait_for_function(f"{SAID} === 'hf_dropped.wav is the sound of the story.'")
+    story = ["LoadAudio", "HeadForcingPromptTimeline", "audio"]
+    name = page.evaluate(_LOADED, story)
+    assert name and (browser.server.input_dir / name).read_bytes() == sound
+    page.wait_for_selector(".hf-story-sound:not([hidden])")
+    assert page.evaluate(count) == before + 1
+    dropped(browser, "hf_dropped_2.wav", "audio/wav", sound)
+    page.wait_for_function(f"{SAID}.startsWith('hf_dropped_2.wav')")
+    assert page.evaluate(_LOADED, story).startswith("hf_dropped_2")
+    assert page.evaluate(count) == before + 1, "the node that is there gets another file"
+    noted(browser)
+    picture = io.BytesIO()
+    Image.new("RGB", (64, 64), "red").save(picture, "PNG")
+    dropped(browser, "hf_dropped.png", "image/png", picture.getvalue())
+    page.wait_for_function(f"{SAID} === 'The video begins with hf_dropped.png.'")
+    assert page.evaluate(_LOADED, ["LoadImage", "HeadForcingSampler", "start_image"])
+    assert page.evaluate(count) == before + 2
+    page.wait_for_timeout(300)
+    page.evaluate(f"() => {TRACKER}.undo()")
+    page.wait_for_function(f"{count} === {before + 1}")
+    dropped(browser, "hf_dropped.bin", "application/zip", b"PK")
+    page.wait_for_function(f"{SAID}.includes('is no sound, picture, video or text')")
+    dropped(browser, "story.txt", "text/plain", b"0:00 a lone tower\r\n0:03 a red hill")
+    until_text(browser, "0:00 a lone tower\n0:03 a red hill")
+    assert browser.page_errors == []
