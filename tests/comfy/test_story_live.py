@@ -130,7 +130,6 @@ def test_a_click_chooses_a_double_click_plays_from_there_and_the_video_stops_at_
     for width, height in ((1280, 720), (1920, 1080)):
         page.set_viewport_size({"width": width, "height": height})
         page.wait_for_timeout(700)
-        page.screenshot(path=f"/tmp/panel/s{width}.png")
         cut = page.evaluate(_CUT)
         assert cut == [], width
     page.set_viewport_size({"width": 1600, "height": 1200})

@@ -154,3 +154,31 @@ def test_a_dropped_sound_picture_or_text_is_loaded_and_connected_in_one_step_of_
     dropped(browser, "story.txt", "text/plain", b"0:00 a lone tower\r\n0:03 a red hill")
     until_text(browser, "0:00 a lone tower\n0:03 a red hill")
     assert browser.page_errors == []
+
+
+def test_a_high_panel_shows_the_whole_story_as_text_that_can_be_edited(browser: Browser):
+    page = browser.page
+    opened(browser)
+    script = page.get_by_label("The whole story as text")
+    assert not script.is_visible(), "there is no room"
+    page.locator(".hf-story").focus()
+    page.keyboard.press("f")
+    script.wait_for()
+    assert script.input_value() == STORY
+    script.fill(STORY + "\n0:05 a white tower")
+    page.wait_for_function("document.querySelectorAll('.hf-story .hf-bar').length === 4")
+    page.locator(".hf-story .hf-bar").nth(3).click()
+    page.locator(".hf-story textarea.hf-text").fill("a black tower")
+    until_text(browser, "0:05 a black tower")
+    page.wait_for_function(
+        "document.querySelector('.hf-story-script').value.includes('a black tower')"
+    )
+    page.locator(".hf-story .hf-bar").nth(0).focus()
+    for _ in range(2):
+        page.keyboard.press("Control+z")
+        page.wait_for_timeout(400)
+    page.wait_for_function("(story) => " + f"{TEXT}.value === story", arg=STORY)
+    assert script.input_value() == STORY
+    page.keyboard.press("f")
+    script.wait_for(state="hidden")
+    assert browser.page_errors == []

@@ -47,7 +47,7 @@ class Editor:
     def waits_for_bars(self, *words: str) -> None:
         script = (
             "(all) => JSON.stringify([...document.querySelectorAll('.hf-bar')].map((bar) => "
-            "bar.value)) === all"
+            "bar.ariaLabel.replace(/^.*?: /, ''))) === all"
         )
         self.page.wait_for_function(
             script, arg=json.dumps(words, separators=(",", ":"), ensure_ascii=False)

@@ -69,7 +69,7 @@ export class LivePanel {
     this.ways = make("span", { class: "hf-live-ways", role: "group", "aria-label": t("How it follows") });
     for (const [way, name] of Object.entries(WAYS))
       this.ways.append(button(name(), t("How it follows"), () => this.#choose(way)));
-    this.again = button(t("same again"), t("The same words with other noise"), () => this.#perform(""));
+    this.again = button(t("same again"), t("The same words with another seed"), () => this.#perform(""));
     this.onBeats = button(t("on beats"), t("Begin a prompt near a beat of the sound"), () => this.#toggleBeats());
     this.onBeats.ariaPressed = "false";
     this.scenes = make("span", { class: "hf-live-scenes", role: "group", "aria-label": t("Scenes that can come back") });

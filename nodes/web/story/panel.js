@@ -20,6 +20,7 @@ import { Menu } from "./menu.js";
 import { Markers } from "./markers.js";
 import { Monitor } from "./monitor.js";
 import { References } from "./references.js";
+import { Script } from "./script.js";
 import { snap } from "./snap.js";
 import { SoundLane } from "./sound.js";
 /** @import {GraphNode} from "../types.js" */
@@ -95,6 +96,8 @@ class StoryPanel {
     this.film = new Film();
     this.forecast = new Forecast();
     this.references = new References();
+    this.script = new Script();
+    this.grid.append(this.script.element);
     this.sound = new SoundLane((sentence) => this.say(sentence));
     this.menu = new Menu(this.root, (sentence) => this.say(sentence));
     this.root.addEventListener("keydown", (event) => this.monitor.key(event), { capture: true });
@@ -166,6 +169,7 @@ class StoryPanel {
     this.livePanel.look();
     this.markers.look();
     this.references.look();
+    this.script.look();
     this.forecast.look();
     if (this.#editor) this.#selected.set(placeOf(this.#storyNode), this.#editor.selected);
   }
@@ -234,6 +238,7 @@ class StoryPanel {
     this.livePanel.bind(storyNode, sampler, player, editor);
     this.sound.bind(storyNode, editor, player);
     this.references.bind(storyNode, editor);
+    this.script.bind(editor);
     this.forecast.bind(storyNode, editor, player);
     /** @type {(seconds: number, event: PointerEvent) => number} */
     const jump = (seconds, event) => this.#snap(seconds, event);
@@ -267,6 +272,7 @@ class StoryPanel {
     this.livePanel.bind(null, null, null, null);
     this.sound.bind(null, null, null);
     this.references.bind(null, null);
+    this.script.bind(null);
     this.forecast.bind(null, null, null);
     this.markers.bind(null, null, { seek: () => {}, snap: (seconds) => seconds });
     this.monitor.bind(null, null, null, null);

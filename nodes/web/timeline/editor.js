@@ -219,6 +219,23 @@ export class TimelineEditor {
     this.refresh();
   }
 
+  /** The text of the node. */
+  get text() {
+    return this.#host.read().text;
+  }
+
+  /** Whether the text comes from another node. */
+  get isTextLinked() {
+    return this.#host.linked("prompts");
+  }
+
+  /** Put what is typed in place of the text of the node. @param {string} text */
+  writeText(text) {
+    this.#host.write({ prompts: text });
+    this.#undo.change("script");
+    this.refresh();
+  }
+
   /** Let the next refresh ask the server again. */
   #forgetValues() {
     this.#valuesJson = null;
