@@ -2,6 +2,7 @@
 latents under the same name.
 """
 
+import re
 import shutil
 from typing import Any
 
@@ -52,6 +53,12 @@ def ordinary(graph: Graph, prefix: str) -> Graph:
     return changed(graph, "sampler", **inputs)
 
 
+def vae_part(report: str) -> float:
+    """MB of decoders' weights in the estimate of a report."""
+    (size,) = re.findall(r"VAE ([\d.]+) MB", report)
+    return float(size)
+
+
 def linked(server: ComfyServer) -> str:
     """The file of the newest take."""
     (newest, *_) = server.get_json("/headforcing/takes")["takes"]
@@ -81,6 +88,8 @@ def test_the_final_file_is_that_of_an_ordinary_render_and_takes_the_place_of_the
     assert draft.shape == frames.shape and abs(draft.astype(int) - frames).mean() > 2
     assert [path.name for path in folder.iterdir()] == ["v_00001_.mp4"], "one number"
     assert "wrote output/live/v_00001_.mp4" in text_of(result)
+    both, alone = (vae_part(text_of(each)) for each in (result, expected))
+    assert both > alone, "the estimate counts the tiny decoder"
     again = queued(tiny, changed(graph, "sampler", live_decoder="none"))
     assert "v_00001_.mp4 is this video already" in str(again.said) + text_of(again)
 
