@@ -67,6 +67,8 @@ def _key(render: HostRender, job: RenderJob, end_block: int, vae: Any) -> str:
     decoder, the length it is cut to, and the sound.
     """
     decoder = [type(vae.first_stage_model).__name__, decoder_fingerprint(vae)]
+    if vae is not render.vae:  # a draft; a render with this decoder as VAE keeps its file
+        decoder.append("draft")
     soundtrack = render.request.soundtrack
     sound = [] if soundtrack is None else [soundtrack.identity]
     return digest(job.keys[-1], end_block, decoder, job.plan.video_frames, *sound)
