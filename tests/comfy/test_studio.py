@@ -304,7 +304,7 @@ def test_the_demo_offers_no_draft_and_says_why(browser: Browser):
     browser.page.wait_for_function(
         "document.querySelector('.hf-shelf input[value=draft]').disabled"
     )
-    assert "64x64" in browser.page.get_attribute(".hf-shelf input[value=draft]", "title")
+    assert "one size" in browser.page.get_attribute(".hf-shelf input[value=draft]", "title")
     browser.page.evaluate(f"""() => {{
       const between = LiteGraph.createNode("ModelSamplingSD3");
       app.graph.add(between);
