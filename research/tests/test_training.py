@@ -82,7 +82,7 @@ def tiny_model():
 def engine_flows(model, clean, noisy, sigmas, texts):
     """The flow of every block from the engine: each is noised, then remembered clean."""
     timeline = parse_timeline(
-        " | ".join(f"prompt {i}" for i in range(len(texts))),
+        " | ".join(f"a ball, {i}" for i in range(len(texts))),
         (12 * len(texts) - 3) / 16,
     )
     plan = RenderPlan.of(
