@@ -249,7 +249,14 @@ def benchmark_tests(arguments: list[str]) -> None:
 
 def write(arguments: list[str]) -> None:
     """Generated files, written anew by generators/make_NAME.py; further arguments go to it."""
-    names = ("workflows", "locales", "thumbnails", "panel_film", "story_screenshots")
+    names = (
+        "workflows",
+        "locales",
+        "thumbnails",
+        "panel_film",
+        "live_film",
+        "story_screenshots",
+    )
     if not arguments or arguments[0] not in names:
         raise SystemExit(f"python tasks.py write needs one of {', '.join(names)}.")
     python = environment("test")

@@ -49,6 +49,7 @@ def test_a_live_video_is_performed_in_the_panel(browser: Browser):
     page.locator(".hf-live input[value='■ Stop']").click()
     page.wait_for_selector(".hf-story-grid:not(.hf-is-live)")
     page.wait_for_function(f"{VIDEO}.src.includes('/view') || {VIDEO}.src.includes('live')")
+    page.wait_for_function(f"{VIDEO}.ended")  # and it does not begin again
     lines = text_of(browser).split("\n")
     assert len(lines) == 4 and lines[0] == f"0:00 {BALL}"
     page.wait_for_function("document.querySelectorAll('.hf-story .hf-bar').length === 4")
