@@ -99,6 +99,10 @@ class Watcher(core.render.Listener):
     def __init__(self, on_step=lambda *_: None):
         self.step = on_step
         self.growing = None
+        self.block = None
+
+    def add(self, block):
+        self.block = block.index
 
     def stopped(self):
         pass

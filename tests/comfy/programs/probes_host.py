@@ -74,6 +74,7 @@ def messages_of_a_story(minutes):
         prompt_id="run",
         workflow=page,
         changed_by="",
+        more={},
     )
     progress = browser["progress"].RenderProgress(model, [plan], hidden)
     query = {"client": page, "workflow": page}

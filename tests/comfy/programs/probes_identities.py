@@ -110,11 +110,11 @@ def the_file_of_a_take_is_known_by_its_blocks_its_length_its_decoder_and_its_sou
         pass
 
     def name(last="b", end_block=2, frames=33, kind=Decoder, weights="w", heard=sound):
-        render = types.SimpleNamespace(request=types.SimpleNamespace(soundtrack=heard))
+        vae = types.SimpleNamespace(first_stage_model=kind())
+        render = types.SimpleNamespace(request=types.SimpleNamespace(soundtrack=heard), vae=vae)
         job = types.SimpleNamespace(
             keys=["a", last], plan=types.SimpleNamespace(video_frames=frames)
         )
-        vae = types.SimpleNamespace(first_stage_model=kind())
         with patch.object(take_file, "decoder_fingerprint", lambda vae: weights):
             return take_file._key(render, job, end_block, vae)
 

@@ -264,10 +264,11 @@ def comfyui_is_asked_for_the_memory_of_the_estimate():
     }
     asked = {name: asked_for(lambda plan=plan: hosted(model, plan)) for name, plan in plans.items()}
 
-    class ReloadingStory(core.live_story.Story):
+    class ReloadingStory(module(".nodes.host.browser.live_story").LiveStory):
         """Has the model loaded again before each block, as after its text encoder has run."""
 
-        node = None  # of a graph without a timeline
+        def __init__(self):
+            self.node = None  # of a graph without a timeline
 
         def ask(self):
             again.append(asked_for(self.reload)[1])
