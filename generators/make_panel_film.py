@@ -102,11 +102,11 @@ def record(editor: Browser) -> Film:
     film.wait(TWO_VIDEOS)
     film.click(page.get_by_label("Lay one take over the other, with a line to drag (W)"))
     page.wait_for_selector(".hf-wipe")
-    page.evaluate(f"{VIDEO}.currentTime = 20.5")
+    page.evaluate(f"{VIDEO}.currentTime = 20.5; {VIDEO}.play()")
     film.drag(page.locator(".hf-wipe"), (-110, 110, -60, 0))
 
     film.moment("Drag a scene to a beat of the sound.", 2.5)
-    film.drag(page.locator(".hf-story .hf-handle:visible").nth(1), (-30, -44))
+    film.drag(page.locator(".hf-story .hf-handle:visible").nth(1), (-20, -31))
     page.wait_for_timeout(800)
     film.end()
     return film
