@@ -109,11 +109,13 @@ def the_file_of_a_take_is_known_by_its_blocks_its_length_its_decoder_and_its_sou
     class Another:
         pass
 
-    def name(last="b", end_block=2, frames=33, kind=Decoder, weights="w", heard=sound):
-        vae = types.SimpleNamespace(first_stage_model=kind())
-        render = types.SimpleNamespace(request=types.SimpleNamespace(soundtrack=heard), vae=vae)
+    def name(last="b", end_block=2, frames=33, kind=Decoder, weights="w", heard=sound, draft=False):
         job = types.SimpleNamespace(
             keys=["a", last], plan=types.SimpleNamespace(video_frames=frames)
+        )
+        vae = types.SimpleNamespace(first_stage_model=kind())
+        render = types.SimpleNamespace(
+            request=types.SimpleNamespace(soundtrack=heard), vae=None if draft else vae
         )
         with patch.object(take_file, "decoder_fingerprint", lambda vae: weights):
             return take_file._key(render, job, end_block, vae)
@@ -126,6 +128,7 @@ def the_file_of_a_take_is_known_by_its_blocks_its_length_its_decoder_and_its_sou
             "length": name(frames=32),
             "kind of decoder": name(kind=Another),
             "weights of the decoder": name(weights="others"),
+            "draft": name(draft=True),
             "no sound": name(heard=None),
             "sound": name(heard=Soundtrack.of_samples(torch.linspace(0.5, -0.5, 800)[None], 8000)),
             "place of the sound": name(heard=replace(sound, offset_seconds=1.0)),
