@@ -55,7 +55,7 @@ export class Forecast {
     const values = JSON.stringify([isBusy, storyOf(this.#storyNode), widgets, told?.prompt_id, told?.state]);
     const isStill = values === this.#before; // nobody types or drags
     this.#before = values;
-    if (isBusy) put(this.element, { textContent: "" });
+    if (isBusy || values !== this.#queried) put(this.element, { textContent: "" }); // it was said of another story
     if (isBusy || !isStill || values === this.#queried) return;
     this.#queried = values;
     this.#ask(values);
