@@ -501,7 +501,9 @@ def test_panel_bars_and_menu_have_an_artists_words_and_the_text_keeps_its_tags(b
         assert engine not in words, engine
     page.keyboard.press("Escape")
     page.locator(".hf-story .hf-bar").nth(1).click()
-    page.get_by_label("How it follows").select_option("keep going, forget the scene before")
+    page.get_by_label("How it follows the prompt before").select_option(
+        "keep going, forget the scene before"
+    )
     until_text(browser, "[flush, blend 2] a blue cross")
     assert "[flush, re-anchor, seed 3] a star" in text_of(browser) and browser.page_errors == []
 

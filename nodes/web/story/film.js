@@ -142,7 +142,8 @@ export class Film {
     const { pictures } = this.#reel();
     const beginnings = segments.map(({ start_block, words }) => [start_block, words]);
     const sizes = [scrollLeft, shownWidth, wholeWidth, pictures.size, this.#player?.made?.size];
-    const drawn = JSON.stringify([sizes, this.#player?.source, beginnings, this.#player?.place.scenes]);
+    const { running, done, scenes } = this.#player?.place ?? {};
+    const drawn = JSON.stringify([sizes, this.#player?.source, beginnings, running && done, scenes]);
     if (drawn === this.#drawn || !shownWidth) return;
     this.#drawn = drawn;
     this.canvas.style.left = `${scrollLeft}px`;
@@ -160,7 +161,7 @@ export class Film {
       if (!found?.seconds.length) continue;
       context.globalAlpha = found.hasSameWords ? 1 : CHANGED_OPACITY;
       let rendered = right;
-      if (this.#player?.place.running) rendered = left + (Math.max(...found.seconds) + 1 - found.start) * pixelsPerSecond;
+      if (running && segment.end_block > done) rendered = left + (Math.max(...found.seconds) + 1 - found.start) * pixelsPerSecond;
       drawStrip(context, { left, right: Math.min(right, rendered), height, pixelsPerSecond }, found, pictures);
     }
   }
