@@ -329,7 +329,8 @@ def follow(query: Fields) -> web.Response:
         rate = float(query.get("rate", "0"))
     except ValueError:
         raise HeadForcingError("from, at and rate must be numbers") from None
-    if first < 0 or not (math.isfinite(at) and 0 <= rate <= 16):
+    # no file is larger than 2^62 bytes
+    if not 0 <= first <= 2**62 or not (math.isfinite(at) and 0 <= rate <= 16):
         raise HeadForcingError("from, at and rate must be numbers of a video that is played")
     client = query.get("client", "")
     with EDITS.lock:
