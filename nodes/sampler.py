@@ -139,8 +139,8 @@ def _render(
 
 
 def _decoders(part: Part, options: RenderOptions, vae: Any, live_decoder: str) -> tuple[Any, Any]:
-    """The decoder of the finished video, and that of the growing one if it is another, else None; a
-    draft has a tiny decoder for both.
+    """The decoder of the finished video, and that of the file that grows during the render, None if
+    it is the same; a draft has a tiny decoder for both.
     """
     latents = options.schedule.latents
     if part.draft:
@@ -178,7 +178,7 @@ def _options(
     notes = []
     if start_frames is None and 0 in (settings["width"], settings["height"]):
         notes.append(f"width and height: {width}x{height}, what the model was made for")
-    settings |= {"width": width, "height": height}
+    settings = {**settings, "width": width, "height": height}
     chosen, lines = options_for(model, sampler_options(settings, options))
     width, height = part.size(chosen.width, chosen.height, chosen.schedule.latents)
     return replace(chosen, width=width, height=height), [*notes, *lines]
@@ -192,8 +192,9 @@ def _make(render: HostRender, batch_size: int, notes: list[str]) -> io.NodeOutpu
     model = render.model
     count = batch_size if request.start is None else max(batch_size, len(request.start.latents))
     assert render.story is not None
-    render.story.check_plan(request, request.plan())
-    needs = render.check_needs(request.plan(), count)
+    plan = request.plan()
+    render.story.check_plan(request, plan)
+    needs = render.check_needs(plan, count)
     check_disk_room([needs])
     about_model = contents(model).lines()
     # the roles of the model's heads are measured now if they are not known

@@ -3,9 +3,9 @@ reads directly.
 
 Heads of one layer whose policies are equal form a group (`head_group.py`). A group's slots `[heads,
 slots, s, d]` hold, in order, `[episodic entries | sinks | recent frames | current block]` without
-gaps, so the first `frames` slots are the context and no pass has to assemble it. Of the episodic
-entries the first is the summary, if frames have been merged. In memory the groups of a layer follow
-one another, then those of the next layer: one attention call processes all heads of a layer, and
+gaps, so the first `frames` slots are the context and no pass has to assemble it. The order
+of episodic entries is that of `EpisodicMemory`. In the buffers the groups of a layer follow one
+another, then those of the next layer: one attention call processes all heads of a layer, and
 one kernel launch changes the caches of all layers.
 
 A key is stored fully rotated. Once per block, a slot whose temporal index has changed from `a` to
@@ -111,7 +111,7 @@ class HeadCache(Cache):
             order = [head for heads in shape.groups.values() for head in heads[layer]]
             self.order.append(torch.tensor(order, dtype=torch.long, device=device))
             self.places.append([order.index(head) for head in range(len(order))])
-        # roles allow one policy with episodic memory
+        # at most one policy has episodic memory
         with_memory = [group for group in self.groups if group.policy.episodic_frames]
         self.memory_group = with_memory[0] if with_memory else None
         store = self.memory_group or self.groups[0]
@@ -354,8 +354,8 @@ class HeadCache(Cache):
     # --- stored, and in reports
 
     def state(self) -> State | None:
-        """The state after `commit`: tensors are views of the buffers, used slots only; frames are
-        those of the scenes.
+        """The state between two blocks: used slots only, as views of the buffers, and the frames of
+        kept scenes.
         """
         if self.scenes is not None:  # whose frames may still be on their way to main memory
             settle(self.device)
@@ -367,7 +367,7 @@ class HeadCache(Cache):
 
     @property
     def saved(self) -> Saved:
-        """The fields of a stored cache, see `cache.state`."""
+        """The fields of a stored cache, see `cache/state.py`."""
         return {
             "own": {"block": self.block, "origin": self.origin, "oldest": self.oldest},
             "memory": self.memory.saved,

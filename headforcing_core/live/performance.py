@@ -57,7 +57,7 @@ class Placed:
 
 class Performance(LiveEdits):
     """Lets a video go on without a fixed end, and takes the prompts that are given meanwhile: a
-    listener of the render, the last one.
+    listener of the render. It must be the last one, since `add` may wait.
 
     `perform`, `replace_story` and `stop` may be called from any thread. Each returns at once; the
     result of its `Future` is a `Placed`, or the HeadForcingError that refuses it.
@@ -65,8 +65,9 @@ class Performance(LiveEdits):
     Args:
         text: the story that the video begins with, in the written form. Prompts for later stay.
         read: reads a text with the arguments of the story, as `story.Read`.
-        host: its `encode`, `check`, `about`, `taken` and `refused` are those of the render;
-            `performance.story`, or while one is taken `performance.taking`, is the story.
+        host: its `encode`, `check`, `about` and `taken` are called for each change, and `refused`
+            with the reason if the video ends by itself. In `encode`, `check` and `about` the new
+            story is `performance.taking`.
         audience: those who watch.
         lead: seconds that the render is ahead of them at least.
         while_waiting: is called while the render waits; may raise to stop it.
@@ -106,9 +107,10 @@ class Performance(LiveEdits):
         self.taking: GrowingStory | None = None
         self.ends = False
         self.why = ""
+        self._timed_block = -1  # whose time is taken, with what is written again before it
         self._block_began = 0.0
         self._noted: RenderJob | None = None  # the one whose note waits
-        self._lock = threading.Lock()  # held while it changes hands
+        self._lock = threading.Lock()  # guards `_noted`
 
     # ----------------------------------------------------------------------------- from any thread
 
@@ -133,8 +135,8 @@ class Performance(LiveEdits):
         return self._changes.put(changed)
 
     def stop(self) -> Future[Placed]:
-        """End the video with the block after the one that has begun, or when the caches are full:
-        a shorter video has smaller ones.
+        """End the video with the block after the one that has begun, but not before the shortest
+        length whose caches have the size of now: their size depends on the length.
         """
         stopped = self._changes.put(self._cut)
         stopped.add_done_callback(self._note_end)
@@ -151,7 +153,8 @@ class Performance(LiveEdits):
         super().begin(render)
 
     def step(self, block: int, step: int, latents: Tensor | None) -> None:
-        if latents is None and step == 0:
+        if latents is None and block != self._timed_block:
+            self._timed_block = block
             self._block_began = time.monotonic()
 
     def add(self, block: Block) -> None:
@@ -297,17 +300,17 @@ class Performance(LiveEdits):
 
 
 class _Changes(Story):
-    """The changes that wait for the render, in order; the one place where two threads meet."""
+    """Changes from other threads that wait for the render, in order."""
 
     def __init__(self, host: Story, performance: Performance):
         self._host = host
         self._performance = performance
         self._waiting: deque[tuple[Change, Future[Placed]]] = deque()
         self._came = threading.Event()
-        self._lock = threading.Lock()  # held while a change or the end changes hands
+        self._lock = threading.Lock()  # guards `_waiting` and `_is_closed`
         self._is_closed = False
         self._future: Future[Placed] = Future()  # of the change that is taken now
-        self._future.cancel()
+        self._future.cancel()  # none is taken; `close` leaves it
 
     def put(self, change: Change) -> Future[Placed]:
         future: Future[Placed] = Future()
@@ -391,8 +394,8 @@ def _least_blocks(plan: RenderPlan) -> int:
 
 
 def with_kept_scenes(options: RenderOptions) -> RenderOptions:
-    """The options with which scenes can come back that no prompt recalls yet, if the method keeps
-    any. No block is another one for it.
+    """The options with `scenes=tagged`, if the method has that option and it is not set, so that
+    later prompts can recall scenes. No block changes by it.
     """
     is_chosen = any(name == "scenes" for name, _ in options.method_options)
     if is_chosen or "scenes" not in options_of(options.method):

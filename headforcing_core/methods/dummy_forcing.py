@@ -28,7 +28,7 @@ LAST = 2
 class DummyForcing(BaseMethod):
     """Dummy Forcing's settings."""
 
-    # a class attribute, not an option: it has no type
+    # not annotated, so that it is no option
     switch = "recache"
     split_block: int = 1  # in whose clean pass the heads are classified
     mid_blocks: int = 1  # how many of the last blocks mid heads keep

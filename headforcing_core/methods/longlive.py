@@ -47,7 +47,7 @@ class WindowMethod(BaseMethod):
 class LongLive(WindowMethod):
     """LongLive's settings (arXiv 2509.22622)."""
 
-    # a class attribute, not an option: it has no type
+    # not annotated, so that it is no option
     switch = "recache"
     # keys are rotated to their index in the window, not to their frame's in the video
     infinite: bool = False

@@ -39,7 +39,7 @@ class MemFlow(WindowMethod):
             for its queries (the paper's SMA).
     """
 
-    # a class attribute, not an option: it has no type
+    # not annotated, so that it is no option
     switch = "recache"
     bank_frames: int = 3
     interval: int = 3

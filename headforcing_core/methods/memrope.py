@@ -16,7 +16,7 @@ from .longlive import WindowCache, WindowMethod
 class MemRoPE(WindowMethod):
     """MemRoPE's settings (arXiv 2603.12513)."""
 
-    # a class attribute, not an option: it has no type
+    # not annotated, so that it is no option
     rope = "contiguous"
     long_rate: float = 0.01  # share of new frames in an update of the long memory frame
     short_rate: float = 0.1

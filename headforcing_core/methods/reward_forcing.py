@@ -18,7 +18,7 @@ class RewardForcing(WindowMethod):
     average.
     """
 
-    # a class attribute, not an option: it has no type
+    # not annotated, so that it is no option
     rope = "contiguous"
     window_frames: int = 9
     kept_share: float = 0.999

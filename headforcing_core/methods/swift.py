@@ -32,26 +32,28 @@ INJECTED_TOKENS = 2  # of the sinks, and of the recent frames
 @dataclass(frozen=True)
 class Swift(WindowMethod):
     """SWIFT's settings. A segment is the blocks of one prompt; the strength of a switch is 1 minus
-    the cosine of both prompts' mean text embeddings, from 0 to 1.
+    the cosine of both prompts' `PromptKV.mean_text`, from 0 to 1.
 
     Attributes:
         keeps_sinks: at a whole recache (`global_sink` in the authors' code).
         shortest_window_frames: that blocks far from any switch read; `window_frames` at least makes
             all windows equal.
-        after_switch_frames, before_switch_frames: the surplus of a window over the shortest is 1/e
-            so many frames after a switch, and so many before the next one; 0: there is none. With
-            `before_switch_frames` 0 no block depends on a later switch.
+        after_switch_frames, before_switch_frames: decay constants: `d` frames after a switch, or
+            before the next one, the surplus of a window over the shortest is `exp(-d / constant)`
+            of the largest; 0: there is none on that side. With `before_switch_frames` 0 no block
+            depends on a later switch.
         segment_tokens: finished segments of which a token is kept; its value is the mean of the
             last `segment_frames`, with `segment_text_share` of the prompt.
-        injection: a switch injects tokens, which fade by `injection_decay` a block; their values
-            are means of the sinks and of the last `injection_frames`, with the change of the prompt
-            where heads already point to it. Otherwise every switch is a whole recache.
+        injection: a switch below `recache_from` injects two tokens, which are multiplied by
+            `injection_decay` after each block; their values are means of the sinks and of the last
+            `injection_frames`, with a share of the change of the text by its cosine with the value,
+            none where it is negative. If False, every switch writes the whole window again.
         segment_scale, injection_scale: of these tokens, as keys and as values.
         partial_recache_from, recache_from: strengths from which `partial_recache_frames` or the
             whole window are written again.
     """
 
-    # a class attribute, not an option: it has no type
+    # not annotated, so that it is no option
     switch = "recache"
     keeps_sinks: bool = True
     shortest_window_frames: int = 7
@@ -183,7 +185,7 @@ class SwiftCache(WindowCache, of=Swift):
         return event
 
     def text_of(self, prompt: PromptKV) -> Tensor:
-        """The mean text embedding of a prompt, cut into heads as values are, `[heads, head_dim]`
+        """`PromptKV.mean_text` of a prompt, cut into heads as values are, `[heads, head_dim]`
         float32.
         """
         return prompt.mean_text.unflatten(0, (self.shape.heads, self.shape.head_dim))
@@ -198,9 +200,9 @@ class SwiftCache(WindowCache, of=Swift):
         segment = self.segment_token(values, self.text)
         text = self.text_of(self.model.prompt)
         strength = self.strength(self.text, text)
-        partial = method.injection and strength < method.recache_from
-        self.keeps_sinks = partial or method.keeps_sinks
-        if partial:
+        injects = method.injection and strength < method.recache_from
+        self.keeps_sinks = injects or method.keeps_sinks
+        if injects:
             self.injected = self.injected_tokens(values, text - self.text, strength)
             self.scale = method.injection_scale
             again = strength >= method.partial_recache_from

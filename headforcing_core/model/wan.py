@@ -85,7 +85,8 @@ class KeyValueCache:
 
     Attributes:
         reads_queries: whether the clean pass must compute the last layer's queries, too.
-        fused: whether `write` takes norms where `write_block.usable`; elsewhere it takes none.
+        fused: whether `write_and_rotate` takes norms where `write_block.usable`; elsewhere it
+            takes none.
         first_frame: number in the video of the first latent frame of the current pass.
     """
 
@@ -108,8 +109,8 @@ class KeyValueCache:
         raise NotImplementedError
 
     def attend(self, layer: int, queries: Tensor) -> Tensor:
-        """Attention `[tokens, heads, head_dim]` of the queries that `write` returned to each head's
-        cached context and to the block itself.
+        """Attention `[tokens, heads, head_dim]` of the queries that `write_and_rotate` returned to
+        each head's cached context and to the block itself.
         """
         raise NotImplementedError
 

@@ -1,5 +1,5 @@
-"""The request of a render, of one type for command line, nodes, batches, comparisons and live
-edits; and its videos.
+"""`RenderRequest`: the inputs of a render, the same type for command line, nodes, batches,
+comparisons and live edits. `RenderJob`: one video of it.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ class StartLatents:
 
 @dataclass(frozen=True)
 class RenderRequest:
-    """The inputs of a render: what a person asks for, and what the model has made of it.
+    """The inputs of a render: options and story, with the text embeddings, start latents and
+    pictures that are encoded for them.
 
     Attributes:
         config: of the model.
@@ -120,7 +121,7 @@ class RenderRequest:
 
     def check_needs(self, needs: Needs, plan: RenderPlan, room: int | None, host: Host) -> None:
         """Refuse the render of a plan if what it needs does not fit on the device, whose free
-        memory is `room` bytes (None: not known), or beside it.
+        memory is `room` bytes (None: not known), or if kept scenes do not fit in main memory.
         """
         if room is not None and needs.wanted(host) > room:
             raise too_large(needs, plan, dtype=self.dtype, room=room, host=host)
@@ -209,7 +210,7 @@ class RenderJob:
 
     @cached_property
     def setup(self) -> str:
-        """The hash of everything a block depends on but prompts and length."""
+        """The hash of what all blocks of the video share; `keys` adds what is of one block."""
         plan = self.plan
         request = self.request
         parts: list[Any] = [
@@ -217,7 +218,7 @@ class RenderJob:
             request.weights,
             str(request.dtype),
             [list(layer) for layer in plan.shape.roles],
-            None,  # stands for nothing; without it blocks that are stored would have other keys
+            None,  # unused; kept so that the keys of stored blocks stay the same
             plan.method.key,
             plan.schedule.key,
             [plan.width, plan.height],

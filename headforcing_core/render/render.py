@@ -63,8 +63,8 @@ class Listener:
         """
 
     def step(self, block: int, step: int, latents: Tensor | None) -> None:
-        """A denoising step is done, or with None one is about to begin; a
-        `rollout.loop.StepCallback`.
+        """A denoising step is done, or with None a pass of the model is about to begin; as
+        `RolloutInputs.on_step`.
         """
 
     def add(self, block: Block) -> None:

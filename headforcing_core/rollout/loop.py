@@ -68,6 +68,7 @@ def rollout(
     first = 0 if part is None else part.start
     prompts = _Prompts(model, cache, video)
     block = first
+    # a live edit may change the length of the script meanwhile
     while block < (len(script) if part is None else part.stop):
         row = script.begin(block)
         event = None
@@ -80,7 +81,7 @@ def rollout(
             latents, event = make_block(
                 model, cache, row, video.noise, block=block, on_step=video.on_step, held=held
             )
-            if block + 1 < len(script):  # drawn before anything waits for this block
+            if block + 1 < len(script):  # drawn on the CPU while the GPU computes this block
                 video.noise.ahead(block + 1, script.rows[block + 1].seed)
         else:
             latents = upload(video.given[number], cache.device)
@@ -112,7 +113,9 @@ class _Prompts:
         self.latest: deque[Tensor] = deque(maxlen=most)
 
     def enter(self, row: BlockRow, block: int) -> None:
-        """Give model and cache what a row has of its prompt, before its block."""
+        """Before a block: set the model's prompt if it is another one, and give the cache the
+        pictures and the prompt switch of the row.
+        """
         cache = self.cache
         script = self.video.script
         write_clean = partial(self.write_clean, block)
@@ -129,7 +132,7 @@ class _Prompts:
             cache.apply_switch(row.switch, write_clean, list(self.latest)[unneeded:])
 
     def write_clean(self, block: int, latents: Tensor) -> None:
-        """One clean pass over latents, before a block or in its place."""
+        """One clean pass over latents, before a block is denoised or over a given block."""
         self.video.on_step(block, 0, None)  # may stop the rollout
         _clean_pass(self.model, self.cache, latents)
 
@@ -163,8 +166,9 @@ class RolloutInputs:
         extra: `Block.extra` of the last given block.
         reencode: decodes latents `[frames, channels, h, w]` and encodes the last video frame as the
             first latent frame of a new video; needed where a video is made of several rollouts.
-        on_step: called as `(block, step, predicted clean latents)` after each step, and with step 0
-            and None before the first; its exceptions stop the rollout within one model call.
+        on_step: called as `(block, step, predicted clean latents)` after each denoising step, and
+            with None before denoising and before each clean pass; its exceptions stop the rollout
+            within one model call.
     """
 
     script: Script
@@ -231,8 +235,8 @@ class BlockCache(KeyValueCache):
 
     Attributes:
         block: number of blocks that were committed.
-        clean: set before a clean pass, over finished latents; caches that ask clear it when a block
-            begins.
+        clean: True in a clean pass, over finished latents; the loop sets it, and caches that read
+            it set it to False when a block begins.
     """
 
     device: torch.device
@@ -273,7 +277,7 @@ class VideoModel(Denoiser, Protocol):
     """A model that denoises blocks given a cache.
 
     Attributes:
-        backbone: the network, for reports on its weights; None where it is not known.
+        backbone: the network, for reports on its weights.
         prompt: the active prompt's cross-attention keys and values.
     """
 

@@ -229,7 +229,7 @@ def test_a_render_plays_in_the_panel_and_fills_the_bars_with_its_pictures(browse
     page.wait_for_timeout(500)
     assert not hover.is_visible()
     page.evaluate(f"{VIDEO}.pause()")
-    page.locator(".hf-story-transport").click(position={"x": 2, "y": 2})
+    page.locator(".hf-story-time").click()
     page.locator(".hf-story").focus()
     page.keyboard.press(" ")
     page.wait_for_function(f"!{VIDEO}.paused")

@@ -44,7 +44,7 @@ export class Monitor {
     this.none = make("div", { class: "hf-story-no-video" }, t("Run shows the first picture here."));
     this.screen.append(this.none);
     this.time = make("output", { class: "hf-story-time" }, "0:00");
-    this.playing = button("▶", t("Play or pause (Space, K)"), () => this.#toggle());
+    this.playing = button("▶", t("Play or pause (Space)"), () => this.#toggle());
     this.part = button(t("render in to out"), t("Render from the in point to the out point"), () => this.#renderPart());
     this.live = button(t("newest"), t("Follow the newest second that is rendered"), () => this.#followLive(!this.#isLive));
     this.rangeBar = make("span", { class: "hf-story-range", "aria-hidden": "true", hidden: true });
