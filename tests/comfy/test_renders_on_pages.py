@@ -173,9 +173,6 @@ def test_the_player_says_why_a_run_failed_until_the_next_one(browser: Browser):
 
 
 @pytest.mark.same_page
-@pytest.mark.xfail(
-    run=False, reason="waits for something that the panel no longer does; to be mended"
-)
 def test_the_demo_shows_its_video_in_the_samplers_group_and_a_file_that_is_dropped_no_later_one(
     browser: Browser,
 ):

@@ -12,6 +12,7 @@ import { largestZoom, USUAL_PIXELS, zoomForClicks } from "./zoom.js";
 /** @import {Actions, EditorState, Segment, ShownPlace} from "../types.js" */
 
 const HANDLE_PIXELS = 24; // of two bars that have a handle between them: it would cover narrower ones
+const DOUBLE_CLICK_MS = 400; // between its two clicks, at most
 const NARROW = 40; // pixels of a bar in which the number of its prompt has all the room
 let helps = 0; // elements with that text on the page
 
@@ -38,6 +39,8 @@ export class Bars {
   #labels = new Labels();
   #drag;
   #keys;
+  /** Opens the fields of a prompt. @type {ReturnType<typeof setTimeout> | undefined} */
+  #opening;
 
   /** @param {Actions} actions */
   constructor(actions) {
@@ -216,13 +219,15 @@ export class Bars {
   /** @param {number} index */
   #newBar(index) {
     return new Bar(index, this.help.id, {
-      click: ({ shiftKey, ctrlKey, metaKey }) => {
+      click: ({ shiftKey, ctrlKey, metaKey, detail }) => {
         if (this.#drag.hasMoved) {
           this.#drag.hasMoved = false;
           return;
         }
         if (!(shiftKey || ctrlKey || metaKey)) this.#actions.choose(index, "only");
-        this.#actions.open();
+        clearTimeout(this.#opening);
+        // in the node the fields move the bars up, away from the second click of a double click
+        this.#opening = setTimeout(this.#actions.open, detail ? DOUBLE_CLICK_MS : 0); // 0: by a key
       },
       press: (event) => {
         this.#drag.hasMoved = false;
