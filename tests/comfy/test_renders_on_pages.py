@@ -217,14 +217,11 @@ def check_playhead(page: Page) -> None:
     assert page.evaluate("document.querySelector('.hf-rendered').style.width") == "100%"
     video = f"{PLAYER}.querySelector('video')"
     page.evaluate(f"() => {{ {video}.pause(); {video}.currentTime = 0.2; }}")
+    playing = "document.querySelectorAll('.hf-bar')[{}].classList.contains('hf-playing')"
     for bar in (1, 0):
-        other, this = (
-            f"document.querySelectorAll('.hf-bar')[{place}].classList.contains('hf-playing')"
-            for place in (1 - bar, bar)
-        )
-        waits(page, other)
+        waits(page, playing.format(1 - bar))
         page.locator(".hf-bar").nth(bar).dblclick()
-        waits(page, this)
+        waits(page, playing.format(bar))
     assert page.locator(".hf-begun").count() == 0, "nothing is rendered now"
 
 

@@ -122,7 +122,8 @@ def test_a_render_killed_between_its_frames_and_its_state_goes_on(render, monkey
     assert len(of_kind(render, "state")) == 1 + moved
     stored = {path.name for path in of_kind(render, "frame")}
     assert before < stored
-    with RunFolder(render.folder, render.setup, {}):  # a render that stores no state removes them
+    # a render that stores no state removes them
+    with RunFolder(render.folder, render.setup, render.job.about):
         left = {path.name for path in of_kind(render, "frame")}
     assert left < stored or moved
     assert torch.equal(render.go(), render.straight()) and render.reused == 4
