@@ -97,12 +97,12 @@ def test_the_final_file_is_that_of_an_ordinary_render_and_takes_the_place_of_the
 def test_a_stop_between_the_two_passes_leaves_the_draft_and_the_next_run_replaces_it(
     tiny: ComfyServer,
 ):
-    graph = live_graph("stopped/v", seed=202)
-    folder = tiny.output_dir / "stopped"
+    graph = live_graph("stopped_between/v", seed=202)
+    folder = tiny.output_dir / "stopped_between"
     result = tiny.queue(graph, on_event=stopper(tiny, at=STEPS + 2))
     assert result.outcome == "interrupted"
     told = result.said["sampler"]
-    assert "a draft of the video is output/stopped/v_00001_.mp4" in told[-1]
+    assert "a draft of the video is output/stopped_between/v_00001_.mp4" in told[-1]
     assert any("all blocks are made; the VAE has decoded 0:00 of 0:01" in text for text in told)
     draft = video_frames(folder / "v_00001_.mp4")
     done = queued(tiny, graph)

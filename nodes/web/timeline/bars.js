@@ -227,7 +227,8 @@ export class Bars {
         if (!(shiftKey || ctrlKey || metaKey)) this.#actions.choose(index, "only");
         clearTimeout(this.#opening);
         // in the node the fields move the bars up, away from the second click of a double click
-        this.#opening = setTimeout(this.#actions.open, detail ? DOUBLE_CLICK_MS : 0); // 0: by a key
+        const open = () => this.inner.isConnected && this.#actions.open();
+        this.#opening = setTimeout(open, detail ? DOUBLE_CLICK_MS : 0); // 0: by a key
       },
       press: (event) => {
         this.#drag.hasMoved = false;
