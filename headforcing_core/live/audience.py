@@ -4,6 +4,7 @@ has to be.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from dataclasses import dataclass
@@ -67,7 +68,8 @@ class Pages(Audience):
     """Pages that tell where they are. Of several the one that is furthest counts."""
 
     def __init__(self) -> None:
-        self._told: dict[str, _Told] = {}  # by page; replaced as a whole by a request's thread
+        self._told: dict[str, _Told] = {}  # by page; replaced as a whole
+        self._lock = threading.Lock()  # of those who replace it
         self._played = 0.0
 
     @cached_property
@@ -77,11 +79,12 @@ class Pages(Audience):
 
     def tell(self, page: str, second: float, rate: float) -> None:
         """Take the position of a page, and how fast it plays: 0 while it is paused."""
-        told = _Told(second, rate, time.monotonic())
-        before = self._told.get(page)
-        if rate > 0 or before is None or before.second != second:
-            self._played = told.when
-        self._told = {**self._present, page: told}
+        with self._lock:
+            told = _Told(second, rate, time.monotonic())
+            before = self._told.get(page)
+            if rate > 0 or before is None or before.second != second:
+                self._played = told.when
+            self._told = {**self._present, page: told}
 
     @property
     def _present(self) -> dict[str, _Told]:

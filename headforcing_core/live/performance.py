@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ..errors import HeadForcingError
 from ..files import Fields
-from ..methods.method import VideoFacts
+from ..methods.method import Method, VideoFacts
 from ..methods.options import options_of
 from ..plan.options import RenderOptions
 from ..plan.plan import RenderPlan
@@ -75,6 +75,7 @@ class Performance(LiveEdits):
         scale: of its pixels, as in `needs_of`.
 
     Attributes:
+        has_begun: whether the render has; before it there are no `render` and no `story`.
         story: the story that is rendered.
         taking: the story that is being taken; None between two changes.
         ends: whether the end is fixed.
@@ -103,6 +104,7 @@ class Performance(LiveEdits):
         self._while_waiting = while_waiting
         self._video_folder = video_folder
         self._scale = scale
+        self.has_begun = False
         self.story: GrowingStory
         self.taking: GrowingStory | None = None
         self.ends = False
@@ -129,8 +131,12 @@ class Performance(LiveEdits):
         """Go on with another text in the written form, which begins as the story does."""
 
         def changed(story: GrowingStory) -> GrowingStory:
+            self._check_goes_on()
             timeline = story.timeline
-            return GrowingStory.of(text, story.read, timeline.clock, timeline.seconds)
+            whole = story.read(text, None)
+            return GrowingStory.of(
+                text, whole, story.read, clock=timeline.clock, seconds=timeline.seconds
+            )
 
         return self._changes.put(changed)
 
@@ -138,19 +144,24 @@ class Performance(LiveEdits):
         """End the video with the block after the one that has begun, but not before the shortest
         length whose caches have the size of now: their size depends on the length.
         """
-        stopped = self._changes.put(self._cut)
-        stopped.add_done_callback(self._note_end)
-        return stopped
+        return self._changes.put(self._cut, self._note_end)
 
     # ------------------------------------------------------------------------------ as a listener
 
     def begin(self, render: Render) -> None:
         plan = render.job.plan
         check_endless(render.job.request, plan)
+        timeline = plan.timeline
         self.story = GrowingStory.of(
-            self._text, self._read, plan.timeline.clock, plan.timeline.seconds
+            self._text,
+            render.job.request.timeline,
+            self._read,
+            clock=timeline.clock,
+            seconds=timeline.seconds,
         )
+        check_scenes_stay(plan.method, self.story)
         super().begin(render)
+        self.has_begun = True
 
     def step(self, block: int, step: int, latents: Tensor | None) -> None:
         if latents is None and block != self._timed_block:
@@ -190,7 +201,10 @@ class Performance(LiveEdits):
             job = self._noted
             self._noted = None
         assert job is not None
-        super().note(job, before)
+        try:
+            super().note(job, before)
+        except HeadForcingError as error:  # the story has been taken
+            log.warning("Head Forcing: the run folder does not have the new story: %s", error)
 
     # ---------------------------------------------------------------------- in the render's thread
 
@@ -212,20 +226,16 @@ class Performance(LiveEdits):
         while self._changes.waits:
             self.ask()
 
-    def _with_prompt(self, story: GrowingStory, said: Said) -> GrowingStory:
+    def _check_goes_on(self) -> None:
         if self.ends:
             raise HeadForcingError("the video is ending; begin another one")
+
+    def _with_prompt(self, story: GrowingStory, said: Said) -> GrowingStory:
+        self._check_goes_on()
         block = story.free_block(self._begun)
         if said.beats is not None:
             block = said.beats.nearest_block(block, story.timeline.clock)
-        new = story.with_prompt(said, block)
-        recalls = new.timeline.segments[new.shown(block)].switch.recall is not None
-        if recalls and self._plan.method.recalls_by_likeness:
-            raise HeadForcingError(
-                "with this method a scene that comes back depends on all prompts of a story, and "
-                "more will follow; choose head_forcing"
-            )
-        return new
+        return story.with_prompt(said, block)
 
     def _cut(self, story: GrowingStory) -> GrowingStory:
         plan = self._plan
@@ -256,12 +266,12 @@ class Performance(LiveEdits):
             self._end_here(f"a video lasts {MAX_SECONDS / 3600:g} hours at most")
             return
         seconds = min(MAX_SECONDS, math.ceil(length) + MORE_SECONDS)
-        try:
-            self._check_disk(seconds)
-        except HeadForcingError as error:
-            self._end_here(str(error))
-            return
-        longer = self._changes.put(lambda story: story.lengthened(seconds))
+
+        def changed(story: GrowingStory) -> GrowingStory:
+            # a `stop` that came just before is taken first
+            return story if self.ends else story.lengthened(seconds)
+
+        longer = self._changes.put(changed)
         self._take_changes()
         refusal = longer.exception()
         if refusal is not None:
@@ -274,12 +284,12 @@ class Performance(LiveEdits):
         end = plain_time(self.story.timeline.seconds)
         self._host.refused(HeadForcingError(f"the video ends at {end}: {why}"))
 
-    def _check_disk(self, seconds: float) -> None:
-        """Refuse a length whose new part does not fit on the disks."""
-        plan = self._plan
-        longer = plan.with_timeline(self.story.lengthened(seconds).timeline)
-        before = self._needs_of(plan)
-        after = self._needs_of(longer)
+    def check_disk(self, plan: RenderPlan) -> None:
+        """Refuse a longer plan whose new part does not fit on the disks."""
+        if plan.blocks <= self._plan.blocks:
+            return
+        before = self._needs_of(self._plan)
+        after = self._needs_of(plan)
         more = replace(
             after,
             run_folder=after.run_folder - before.run_folder,
@@ -312,8 +322,12 @@ class _Changes(Story):
         self._future: Future[Placed] = Future()  # of the change that is taken now
         self._future.cancel()  # none is taken; `close` leaves it
 
-    def put(self, change: Change) -> Future[Placed]:
+    def put(
+        self, change: Change, done: Callable[[Future[Placed]], None] = lambda placed: None
+    ) -> Future[Placed]:
+        """Let the render take a change; `done` is called when it has, before anything else is."""
         future: Future[Placed] = Future()
+        future.add_done_callback(done)
         with self._lock:
             is_closed = self._is_closed
             if not is_closed:
@@ -351,6 +365,7 @@ class _Changes(Story):
         performance = self._performance
         try:
             new = change(performance.story)
+            check_scenes_stay(performance.render.job.plan.method, new)
         except HeadForcingError as error:
             self._future.set_exception(error)
             return None
@@ -363,6 +378,7 @@ class _Changes(Story):
 
     def check(self, plan: RenderPlan, more: int) -> None:
         self._host.check(plan, more)
+        self._performance.check_disk(plan)
 
     def encode(self, texts: list[str]) -> Embeddings:
         return self._host.encode(texts)
@@ -408,6 +424,15 @@ def with_kept_scenes(options: RenderOptions) -> RenderOptions:
     except HeadForcingError:  # a preset without memory heads
         return options
     return kept_options
+
+
+def check_scenes_stay(method: Method, story: GrowingStory) -> None:
+    """Refuse a story whose scenes that come back would be others with more prompts."""
+    if method.recalls_by_likeness and story.timeline.recalls:
+        raise HeadForcingError(
+            "with this method a scene that comes back depends on all prompts of a story, and "
+            "more will follow; choose head_forcing"
+        )
 
 
 def check_endless(request: RenderRequest, plan: RenderPlan) -> None:

@@ -61,7 +61,7 @@ class Said:
 
 @dataclass(frozen=True)
 class GrowingStory:
-    """A story that prompts are added to. Adding one takes the same time whatever the length.
+    """A story that prompts are added to. Only the new prompt is read, not the story again.
 
     Attributes:
         prompts: as they are written.
@@ -78,11 +78,15 @@ class GrowingStory:
     read: Read
 
     @classmethod
-    def of(cls, text: str, read: Read, clock: BlockClock, seconds: float = 0.0) -> GrowingStory:
-        """A story in the written form, at least so long; `clock` is that of the video."""
-        whole = read(text, None)
-        if whole.seconds < seconds:
-            whole = read(text, seconds)
+    def of(
+        cls, text: str, whole: Timeline, read: Read, *, clock: BlockClock, seconds: float = 0.0
+    ) -> GrowingStory:
+        """A story in the written form, which was read as the timeline `whole`.
+
+        Args:
+            clock: that of the video.
+            seconds: length of the story at least; the last prompt goes on until then.
+        """
         timeline = whole.on(clock)
         written = read_story(text, whole.clock)
         prompts = []
@@ -101,7 +105,8 @@ class GrowingStory:
         lines = write_timeline(prompts, clock).split("\n")
         # no scene is told by likeness
         timeline = replace(timeline, alike={})
-        return cls(tuple(prompts), tuple(lines), written.shared, timeline, read)
+        story = cls(tuple(prompts), tuple(lines), written.shared, timeline, read)
+        return story.lengthened(seconds) if timeline.seconds < seconds else story
 
     @property
     def text(self) -> str:

@@ -2,6 +2,7 @@
 bits when it is rendered again.
 """
 
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -20,6 +21,7 @@ from headforcing.headforcing_core.render.live_story import Story
 from headforcing.headforcing_core.render.render import Listener, Place, make_video
 from headforcing.headforcing_core.render.sinks import KeptLatents
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
+from headforcing.headforcing_core.runs.folder import RunFolder
 from headforcing.headforcing_core.runs.stored import stored_videos
 from headforcing.headforcing_core.timeline.clock import BlockClock
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
@@ -193,7 +195,8 @@ def test_the_story_is_made_longer_while_nobody_stops_it(backbone, job_of_text):
 
 
 def story_of(*lines, seconds=30.0):
-    return GrowingStory.of("\n".join(lines), read, BlockClock(), seconds)
+    text = "\n".join(lines)
+    return GrowingStory.of(text, read(text), read, clock=BlockClock(), seconds=seconds)
 
 
 def test_a_prompt_stands_between_those_that_are_planned_and_their_recalls_still_mean_them():
@@ -313,6 +316,84 @@ def test_prompts_of_other_threads_wait_for_their_turn_and_none_is_lost(backbone,
     assert len(live.story.prompts) == 2
 
 
+def test_a_stop_that_is_taken_at_once_ends_the_video_before_it_can_be_made_longer(
+    backbone, job_of_text, monkeypatch
+):
+    """The render, in its own thread, may take a change before the call that gives it returns."""
+
+    def stop(live):
+        put = live._changes.put
+
+        def put_and_take(*change):
+            future = put(*change)
+            live.ask()
+            live._lengthen()
+            return future
+
+        with monkeypatch.context() as patch:
+            patch.setattr(live._changes, "put", put_and_take)
+            return live.stop()
+
+    latents, _, live = perform(backbone, job_of_text(BEGIN, 30), {30: stop})
+    assert live.ends and len(latents) == 3 * 32
+
+
+def test_after_a_stop_the_story_is_not_replaced(backbone, job_of_text):
+    said = {
+        6: lambda live: live.stop(),
+        7: lambda live: live.replace_story(f"{BEGIN}\n0:20 {CROSS}"),
+    }
+    latents, _, live = perform(backbone, job_of_text(BEGIN, 30), said)
+    with pytest.raises(HeadForcingError, match="ending"):
+        live.futures[1].result(timeout=1)
+    assert len(latents) < 3 * 12
+
+
+RECALL = f"{BEGIN}\n0:12 {CROSS}\n0:20 [recall 1] {RED}"
+
+
+def test_scenes_that_come_back_by_likeness_are_refused_in_every_story(backbone, job_of_text):
+    """Those of the first story, of one in its place, and of a prompt."""
+    with pytest.raises(HeadForcingError, match="depends on all prompts"):
+        perform(backbone, job_of_text(RECALL, 30, "echo_forcing"), {}, RECALL)
+    begin = f"{BEGIN}\n0:12 {CROSS}"
+    said = {
+        1: lambda live: live.replace_story(RECALL),
+        2: lambda live: live.perform(recall=1),
+        3: lambda live: live.stop(),
+    }
+    _, _, live = perform(backbone, job_of_text(begin, 30, "echo_forcing"), said, begin)
+    for future in live.futures[:2]:
+        with pytest.raises(HeadForcingError, match="depends on all prompts"):
+            future.result(timeout=1)
+
+
+def test_prompts_without_times_begin_where_the_plan_has_them(backbone, job_of_text):
+    """Two prompts share 20 s, and the last one goes on to 30 s."""
+    text = f"{RED} | {CROSS}"
+    said = {2: lambda live: live.perform(CUBE), 20: lambda live: live.stop()}
+    _, result, live = perform(backbone, job_of_text(text, 30), said, text)
+    assert [line.split()[0] for line in live.story.lines] == ["0:00", "0:02.062", "0:10"]
+    assert result.job.keys == job_of_text(live.story.text, live.story.timeline.seconds).keys
+
+
+def test_a_note_that_cannot_be_written_does_not_end_the_video(
+    backbone, job_of_text, monkeypatch, caplog
+):
+    def full(*args, **kwargs):
+        raise HeadForcingError("no space left")
+
+    save = RunFolder.save_video
+    said = {
+        2: lambda live: monkeypatch.setattr(RunFolder, "save_video", full),
+        3: lambda live: live.perform(CROSS),
+        6: lambda live: monkeypatch.setattr(RunFolder, "save_video", save),
+        7: lambda live: live.stop(),
+    }
+    _, _, live = perform(backbone, job_of_text(BEGIN, 30), said)
+    assert len(live.story.prompts) == 2 and "no space left" in caplog.text
+
+
 def test_what_is_given_after_the_end_is_refused(backbone, job_of_text):
     latents, result, live = perform(backbone, job_of_text(BEGIN, 30), {1: lambda live: live.stop()})
     assert len(latents) == 12, "a shorter video has smaller caches"
@@ -362,6 +443,26 @@ def test_a_page_that_says_nothing_plays_on_for_two_seconds(clock):
     clock[0] += 4.0
     assert pages.position(9.0) == 4.0
     assert pages.position(3.2) == 3.2, "no page shows what is not made"
+
+
+def test_no_page_is_lost_where_many_tell_at_the_same_time(monkeypatch):
+    pages = Pages()
+    interval = sys.getswitchinterval()
+
+    def tell(page):
+        for second in range(100):
+            pages.tell(f"{page}-{second}", float(second), 1.0)
+
+    threads = [threading.Thread(target=tell, args=(page,)) for page in range(8)]
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert len(pages._present) == 800
 
 
 def test_a_video_without_a_page_and_one_that_is_paused_come_to_an_end(clock):

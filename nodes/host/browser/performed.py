@@ -203,7 +203,7 @@ class PerformedStory(LiveStory):
         is, whether it ends, and the scenes that can come back.
         """
         live = self.performance
-        if live is None or not hasattr(live, "render"):
+        if live is None or not live.has_begun:
             return {"live": {}}
         plan = live.render.job.plan
         frames = plan.schedule.frames_per_block * TEMPORAL_STRIDE
