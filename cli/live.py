@@ -13,8 +13,8 @@ from functools import partial
 from tqdm import tqdm
 
 from ..headforcing_core.errors import HeadForcingError
-from ..headforcing_core.files import Fields, check_writable, claimed
-from ..headforcing_core.live.file import LowDelayFile
+from ..headforcing_core.files import Fields, check_writable, claimed, live_path
+from ..headforcing_core.live.file import ShownVideo
 from ..headforcing_core.live.performance import (
     MORE_SECONDS,
     Performance,
@@ -25,13 +25,11 @@ from ..headforcing_core.live.performance import (
 from ..headforcing_core.live.story import Said
 from ..headforcing_core.plan.options import RenderOptions
 from ..headforcing_core.plan.request import RenderRequest
-from ..headforcing_core.timeline.paste.paste import paste
 from ..headforcing_core.timeline.timeline import Timeline, parse_timeline
 from .arguments import Result
-from .parser import live_path, story_path
+from .parser import story_path
 from .render import SourceStory, prepare, result_of, save_story
 from .source import Source
-from .texts import read_text
 
 COMMANDS = "/cut, /dissolve, /back NUMBER, /again and /stop"
 _COMMAND = re.compile(r"/(\w*)\s*(.*)", re.DOTALL)
@@ -46,30 +44,32 @@ def live(args: Namespace) -> Result:
     source.note_unlike_training(source.request.timeline)
     source = source.with_request(options=_options(source.request))
     check_endless(source.request, source.request.plan())
-    with claimed(args.out, story_path(args.out)):
+    story_file = story_path(args.out)
+    with claimed(args.out, story_file):
         prepared = prepare(source, args.out)
         source = prepared.source
-        job = prepared.job
-        soundtrack = source.request.soundtrack
         performance = _performance(args, source)
-        growing = LowDelayFile(
-            live_path(args.out),
-            job.plan.timeline.clock.fps,
-            None if soundtrack is None else soundtrack.from_second(0.0),
-        )
-        _tell(f"{growing.path} grows while the video is made; any player shows it")
+        _tell(f"{live_path(args.out)} grows while the video is made; any player shows it")
         _tell(f"type what happens next and press Enter; {COMMANDS}")
         threading.Thread(target=_read_lines, args=(performance,), daemon=True).start()
         quiet = replace(prepared.loaded.machine, quiet=True)  # a bar would cross what is typed
-        with growing:
+        command = "demo" if args.weights is None else "generate"
+        try:
             result = replace(prepared.loaded, machine=quiet).render(
-                job, prepared.needs, args.out, edits=performance, sinks=[growing]
+                prepared.job,
+                prepared.needs,
+                args.out,
+                edits=performance,
+                file_class=ShownVideo,
+                repeat=f"render the story {story_file} with `headforcing {command}`",
             )
-        text = performance.story.text_with_length
-        save_story(story_path(args.out), text)
+        finally:
+            if performance.has_begun:
+                save_story(story_file, performance.story.text_with_length)
+                _tell(f"the story is {story_file}")
     result = replace(result, advice=prepared.advice, notes=prepared.notes)
     found = result_of(source, prepared.needs, result)
-    found.json["story"] = text
+    found.json["story"] = performance.story.text_with_length
     return found
 
 
@@ -85,18 +85,15 @@ def _options(request: RenderRequest) -> RenderOptions:
 def _performance(args: Namespace, source: Source) -> Performance:
     """The performance of the story of `--prompts`."""
     request = source.request
-    options = request.options
     references = request.timeline.references
-    arguments = options.timeline_arguments
-    asked = options.seconds if args.seconds else None
-    text = paste(read_text(args.prompts, references), arguments["clock"], asked).text
+    arguments = request.options.timeline_arguments
 
     def read(text: str, seconds: float | None) -> Timeline:
         return parse_timeline(text, **{**arguments, "seconds": seconds}, references=references)
 
     host = _Typed(source)
     performance = Performance(
-        text,
+        source.text,
         read,
         host,
         lead=args.lead,
@@ -147,20 +144,24 @@ def said_in(line: str) -> Said | None:
 
 def _read_lines(performance: Performance) -> None:
     """Give the lines of the input to a performance, until they end."""
-    for line in sys.stdin:
-        typed = line.strip()
-        if not typed:
-            continue
-        try:
-            said = said_in(typed)
-        except HeadForcingError as error:
-            _tell(str(error))
-            continue
-        if said is None:
-            break
-        future = performance.perform(said.words, said.tag, said.recall)
-        future.add_done_callback(partial(_tell_taken, performance))
-    performance.stop()
+    try:
+        for line in sys.stdin:
+            typed = line.strip()
+            if not typed:
+                continue
+            try:
+                said = said_in(typed)
+            except HeadForcingError as error:
+                _tell(str(error))
+                continue
+            if said is None:
+                break
+            future = performance.perform(said.words, said.tag, said.recall)
+            future.add_done_callback(partial(_tell_taken, performance))
+    except UnicodeDecodeError as error:
+        _tell(f"the input ends here: it is no text in {error.encoding}")
+    finally:
+        performance.stop()
 
 
 def _tell_taken(performance: Performance, future: Future[Placed]) -> None:

@@ -5,7 +5,7 @@ progress.
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -30,7 +30,6 @@ from ..headforcing_core.render.result import RenderResult
 from ..headforcing_core.render.sinks import FileTarget, LatentsFile, ProgressBar, VideoFile
 from ..headforcing_core.rollout.loop import WanVideoModel
 from ..headforcing_core.video.restarts import FrameCodec
-from ..headforcing_core.video.stream import FrameSink
 from .compiled import compiled_forward
 from .values import pick_device, weight_change_of
 
@@ -202,10 +201,11 @@ class LoadedModel:
         video: Path | None,
         latents: Path | None = None,
         edits: Listener | None = None,
-        sinks: Sequence[FrameSink] = (),
+        file_class: type[VideoFile] = VideoFile,
+        repeat: str = "repeat the command",
     ) -> RenderResult:
         """Render one video to files and, if there is one, a run folder; on interruption the error
-        says what is kept. `edits` changes the story, `sinks` get the frames of the video.
+        says what is kept, and by `repeat` how to go on. `edits` changes the story.
 
         Where latents are written, too, a video that cannot be written is the result's `failure`,
         else an error.
@@ -213,7 +213,7 @@ class LoadedModel:
         machine = self.machine
         bar = ProgressBar(machine.quiet)
         listeners: list[Any] = [bar]
-        mp4 = self._video_file(video, losable=latents is not None, sinks=sinks)
+        mp4 = self._video_file(video, file_class, losable=latents is not None)
         if mp4 is not None:
             listeners.append(mp4)
         if latents is not None:
@@ -223,7 +223,7 @@ class LoadedModel:
         reporters = machine.reporters()
         listeners += reporters.values()
         job = job.with_request(codec=self.codec)
-        with machine.explained(lambda: self._kept(bar, video)):
+        with machine.explained(lambda: self._kept(bar, video, repeat)):
             result = make_video(
                 job, machine.video_model(self.backbone), machine.place(job.plan), listeners
             )
@@ -233,14 +233,14 @@ class LoadedModel:
         return replace(result, latents_file=latents, reports=reports)
 
     def _video_file(
-        self, path: Path | None, losable: bool, sinks: Sequence[FrameSink]
+        self, path: Path | None, file_class: type[VideoFile], losable: bool
     ) -> VideoFile | None:
         """The video that is written while blocks are made; None without a path or a VAE."""
         if path is None or self.codec is None:
             return None
         codec = self.codec
         preview = codec.preview
-        kind: Callable[..., VideoFile] = VideoFile
+        kind: Callable[..., VideoFile] = file_class
         if preview is not None:
             from ..headforcing_core.render.drafted_video import DraftedVideo
 
@@ -252,13 +252,13 @@ class LoadedModel:
                 ),
             )
         return kind(
-            FileTarget.at(path, lambda plan: codec.decoder(plan.vae_notes), sinks),
+            FileTarget.at(path, lambda plan: codec.decoder(plan.vae_notes)),
             scale=self.scale,
             background=self.machine.vae_device,
             losable=losable,
         )
 
-    def _kept(self, bar: ProgressBar, video: Path | None) -> list[str]:
+    def _kept(self, bar: ProgressBar, video: Path | None, repeat: str) -> list[str]:
         """Say what is stored of a render that ended early, and how to resume it; the process that
         leads alone says so.
         """
@@ -268,7 +268,7 @@ class LoadedModel:
         kept = ["without --runs FOLDER no block is kept"]
         if job.folder is not None:
             blocks = f"{job.finished_blocks} of {len(job.keys)} blocks are kept in {job.folder}"
-            kept = [f"{blocks}, repeat the command to {going_on(job.plan)}"]
+            kept = [f"{blocks}, {repeat} to {going_on(job.plan)}"]
         if video is not None and partial_path(video).is_file():
             kept.append(f"the video so far is {partial_path(video)}")
         return ["; ".join(kept)]

@@ -18,7 +18,14 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ..headforcing_core.errors import HeadForcingError, one_line
-from ..headforcing_core.files import Named, check_kept, check_regular, partial_path, path_of
+from ..headforcing_core.files import (
+    Named,
+    check_kept,
+    check_regular,
+    live_path,
+    partial_path,
+    path_of,
+)
 from ..headforcing_core.methods.options import read_pairs
 from ..headforcing_core.names import DEMO_AUTOENCODER, DEMO_MODEL, bundled_profiles
 
@@ -208,11 +215,6 @@ def _story(path: Path, args: Namespace) -> Iterable[Path]:
 def story_path(target: Path) -> Path:
     """The file of the story of a video, or of latents."""
     return target.with_name(f"{target.stem}.story.txt")
-
-
-def live_path(target: Path) -> Path:
-    """The file that shows a video of `live` while it is made."""
-    return target.with_name(f"{target.stem}.live.mp4")
 
 
 def _live_files(path: Path, args: Namespace) -> Iterable[Path]:

@@ -62,6 +62,7 @@ class Source:
         request: without embeddings at first, and with stand-ins for video frames that are not
             encoded yet.
         files: of the model.
+        text: the story as it is given, in the written form.
         scale: every pixel of the video becomes a square of this side.
         start, references: video frames to continue from, and pictures by name; see `with_start`.
         follow: the file of the story, if it is read again during the render.
@@ -73,6 +74,7 @@ class Source:
     machine: Machine
     info: CheckpointInfo
     files: ModelFiles
+    text: str
     scale: int = 1
     start: Start | None = None
     follow: FollowedFile | None = None
@@ -103,7 +105,7 @@ class Source:
         options = render_options(args, size, family)
         pictures = reference_files(args)
         follow = None if args.follow is None else FollowedFile(args.follow)
-        timeline = _timeline(args, options, follow, tuple(pictures))
+        text, timeline = _story(args, options, follow, tuple(pictures))
         info = _named_by_rounding(files.inspect(), args)
         take_machine = args.machine or Machine.of
         machine = take_machine(args, dtype, info.config.head_dim, elsewhere)
@@ -131,6 +133,7 @@ class Source:
             machine,
             info,
             files,
+            text,
             scale=args.scale if files.embedded else 1,
             start=start,
             follow=follow,
@@ -303,26 +306,27 @@ class Source:
         return self.files.codec(machine.vae_device or machine.device, machine.dtype, encodes)
 
 
-def _timeline(
+def _story(
     args: Namespace,
     options: RenderOptions,
     follow: FollowedFile | None,
     references: tuple[str, ...],
-) -> Timeline:
+) -> tuple[str, Timeline]:
     """The story of `--follow` or `--prompts`, which may name these pictures, else that of the
-    embedded model.
+    embedded model: in the written form, and as it was read.
     """
     if follow is not None:
         text = follow.text
         value = f"@{follow.path}"
     elif args.weights is None and not args.prompts:
-        return parse_timeline(assets.DEMO_STORY, assets.DEMO_SECONDS, switch=options.switch)
+        text = assets.DEMO_STORY
+        return text, parse_timeline(text, assets.DEMO_SECONDS, switch=options.switch)
     else:
         value = args.prompts
         text = read_text(value, references)
     arguments = options.timeline_arguments
     pasted = translated(text, value, arguments["clock"], arguments["seconds"])
-    return pasted.timeline(**arguments, references=references)
+    return pasted.text, pasted.timeline(**arguments, references=references)
 
 
 def _named_by_rounding(info: CheckpointInfo, args: Namespace) -> CheckpointInfo:

@@ -390,3 +390,8 @@ def partial_path(path: Path) -> Path:
     """Path of a video that is still growing; it plays at any time."""
     name = path.stem if path.suffix == ".mp4" else path.name  # two targets never grow in one file
     return path.with_name(f"{name}.part.mp4")
+
+
+def live_path(path: Path) -> Path:
+    """Path of the file that shows a video without a fixed end while it is made."""
+    return path.with_name(f"{path.stem}.live.mp4")

@@ -10,10 +10,11 @@ from pathlib import Path
 from torch import Tensor
 
 from ..errors import HeadForcingError
+from ..files import live_path
 from ..plan.request import RenderJob
 from ..render.sinks import VideoFile
 from ..video.sound import Sound
-from ..video.stream import FrameSink
+from ..video.stream import FrameSink, for_squares, in_squares
 from ..video.writer import VideoSettings, VideoWriter
 
 log = logging.getLogger(__name__)
@@ -31,16 +32,22 @@ class LowDelayFile:
     second of it when the next one is made. An error of the disk ends this file, not the video.
 
     Args:
-        path: where it grows.
+        path: where it grows, unless another program has a file of that name open.
         sound: that of the video.
+        scale: every pixel becomes a square of this side.
     """
 
-    def __init__(self, path: Path, fps: float, sound: Sound | None = None):
-        self.path = path
-        self._settings = VideoSettings(path, fps, partial=path, low_delay=True)
+    def __init__(self, path: Path, fps: float, sound: Sound | None = None, scale: int = 1):
+        settings = VideoSettings(path, fps, scale=scale, partial=path, low_delay=True)
+        self._settings = for_squares(settings)
         self._sound = sound
         self._writer: VideoWriter | None = None
         self._has_failed = False
+
+    @property
+    def path(self) -> Path:
+        """The path where it grows."""
+        return self._settings.path if self._writer is None else self._writer.partial
 
     @property
     def video_frames(self) -> int:
@@ -51,10 +58,17 @@ class LowDelayFile:
         if self._has_failed:
             return
         try:
+            video_frames = in_squares(video_frames, self._settings.scale)
             if self._writer is None:
                 _, height, width, _ = video_frames.shape
                 writer = VideoWriter(self._settings, width, height, sound=self._sound)
                 self._writer = writer.__enter__()
+                if self.path != self._settings.path:
+                    log.warning(
+                        "Head Forcing: another program has %s open, so %s grows in its place",
+                        self._settings.path,
+                        self.path,
+                    )
             self._writer.write(video_frames)
         except HeadForcingError as error:
             self._has_failed = True
@@ -84,10 +98,10 @@ class ShownVideo(VideoFile):
     def shown_frames(self) -> int:
         return 0 if self._live is None else self._live.video_frames
 
-    def _sinks(self, job: RenderJob) -> list[FrameSink]:
-        path = self.partial.with_name(f"{self.partial.stem}.live.mp4")
-        self._live = LowDelayFile(path, job.plan.timeline.clock.fps, self._sound(job))
-        return [self._live, *super()._sinks(job)]
+    def _sinks(self, job: RenderJob, path: Path) -> list[FrameSink]:
+        fps = job.plan.timeline.clock.fps
+        self._live = LowDelayFile(live_path(path), fps, self._sound(job), self.scale)
+        return [self._live, *super()._sinks(job, path)]
 
     def __exit__(self, *error: object) -> None:
         super().__exit__(*error)

@@ -26,8 +26,7 @@ class DraftedVideo(VideoFile):
     draft.
 
     A render all of whose blocks are stored makes no draft, so one that was stopped between the two
-    passes goes on with the second. The target's sinks get the frames of one pass, the draft's if
-    there is one.
+    passes goes on with the second.
 
     Args:
         draft_decoder: makes the draft's decoder of a plan, for what `target.to_decoder` returns.
@@ -86,7 +85,7 @@ class DraftedVideo(VideoFile):
         draft.finish()
         if draft.info is not None:
             path = draft.info.path
-            self.target = replace(self.target, claim_last=lambda plan: nullcontext(path), sinks=())
+            self.target = replace(self.target, claim_last=lambda plan: nullcontext(path))
         super().begin(self._render)
         for index, latents in enumerate(self.second_pass(self._kept.blocks)):
             super().add(Block(index, latents))

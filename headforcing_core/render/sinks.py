@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -61,7 +61,6 @@ class FileTarget:
         tags: those of the file.
         first_block: the block with which the file begins.
         pictures: get small pictures of the video; None for none.
-        sinks: get the video frames, too.
         claim_last: claims another path for the finished file, when all blocks are there; None keeps
             that of `claim`.
         sentence: an error and the path where the file grows, as `VideoFile.failure`.
@@ -73,19 +72,13 @@ class FileTarget:
     tags: Callable[[RenderJob], dict[str, str]] = lambda job: file_tags(job.about)
     first_block: int = 0
     pictures: PictureSheets | None = None
-    sinks: Sequence[FrameSink] = ()
     claim_last: Callable[[RenderPlan], AbstractContextManager[Path]] | None = None
     sentence: Callable[[Exception, Path], str] = lambda error, _: first_line(error)
 
     @classmethod
-    def at(
-        cls,
-        path: Path,
-        decoder: Callable[[RenderPlan], StreamingDecoder],
-        sinks: Sequence[FrameSink] = (),
-    ) -> FileTarget:
+    def at(cls, path: Path, decoder: Callable[[RenderPlan], StreamingDecoder]) -> FileTarget:
         """A file at this path with all of the video, which grows beside it."""
-        return cls(lambda plan: nullcontext((path, partial_path(path))), decoder, sinks=sinks)
+        return cls(lambda plan: nullcontext((path, partial_path(path))), decoder)
 
 
 def skipped_video_frames(plan: RenderPlan, first_block: int) -> int:
@@ -163,17 +156,15 @@ class VideoFile(Listener):
                 background=self.background,
                 while_waiting=self.while_waiting,
                 sound=self._sound(render.job),
-                sinks=self._sinks(render.job),
+                sinks=self._sinks(render.job, path),
             )
             stack.enter_context(self.video)
             self._stack = stack.pop_all()
 
-    def _sinks(self, job: RenderJob) -> list[FrameSink]:
-        """Receivers of the frames besides the file."""
-        sinks = [*self.target.sinks]
-        if self.target.pictures is not None:
-            sinks.append(self.target.pictures)
-        return sinks
+    def _sinks(self, job: RenderJob, path: Path) -> list[FrameSink]:
+        """Receivers of the frames besides the file, which has this path when it is finished."""
+        pictures = self.target.pictures
+        return [] if pictures is None else [pictures]
 
     def __exit__(self, *error: Any) -> None:
         with suppress(Exception):  # what ended the render is the error to report

@@ -124,9 +124,7 @@ class VideoStream:
         # both raise before sampling starts, not after the first block
         check_encoder()
         check_writable(self.settings.path)
-        if self.settings.scale > 1:
-            # flat squares take less than half the time, and 25 % more bytes
-            self.settings = replace(self.settings, preset="ultrafast")
+        self.settings = for_squares(self.settings)
         self._chunks = Chunks()
 
     @property
@@ -223,10 +221,23 @@ class VideoStream:
         video_frames = arrived(copy)
         for sink in self.sinks:
             sink.add(self._writer.video_frames, video_frames)
-        if self.settings.scale > 1:
-            for axis in (1, 2):
-                video_frames = video_frames.repeat_interleave(self.settings.scale, axis)
-        self._writer.write(video_frames)
+        self._writer.write(in_squares(video_frames, self.settings.scale))
+
+
+def for_squares(settings: VideoSettings) -> VideoSettings:
+    """The settings with the preset for their scale."""
+    if settings.scale == 1:
+        return settings
+    # flat squares take less than half the time, and 25 % more bytes
+    return replace(settings, preset="ultrafast")
+
+
+def in_squares(video_frames: Tensor, scale: int) -> Tensor:
+    """Video frames `[n, H, W, 3]` with every pixel as a square of side `scale`."""
+    if scale > 1:
+        for axis in (1, 2):
+            video_frames = video_frames.repeat_interleave(scale, axis)
+    return video_frames
 
 
 def write_video(

@@ -103,6 +103,8 @@ class VideoWriter:
 
     Attributes:
         settings: another path and other tags may be set until the end of the `with` block.
+        partial: where the file grows: beside `settings.partial` if the system keeps an earlier file
+            there open.
         video_frames: number of frames written so far.
 
     Raises HeadForcingError where the disk or the encoder fails.
@@ -123,10 +125,10 @@ class VideoWriter:
         self.height = height
         self.video_frames = 0
         self._keep = partial is not None
-        self._partial = partial or temporary_path(settings.path)
+        self.partial = partial or temporary_path(settings.path)
         self._earlier: Path | None = None  # what an earlier attempt left
         if goes_on:
-            self._earlier = self._partial.with_name(f"{self._partial.stem}.earlier.mp4")
+            self._earlier = self.partial.with_name(f"{self.partial.stem}.earlier.mp4")
         self._sound = sound
         check_encoder()
 
@@ -150,11 +152,11 @@ class VideoWriter:
         check_writable(self.settings.path)
         with ExitStack() as stack, self._explained():
             if self._keep:
-                check_writable(self._partial)
+                check_writable(self.partial)
             else:
                 stack.callback(self._remove_partial)
             if self._earlier:
-                _keep_larger(self._partial, self._earlier)
+                _keep_larger(self.partial, self._earlier)
             self._container = self._open()
             stack.callback(self._close)
             self._container.metadata.update(self.settings.tags)
@@ -189,7 +191,7 @@ class VideoWriter:
 
     def _remove_partial(self) -> None:
         with suppress(OSError):  # on Windows a player may have it open
-            self._partial.unlink(missing_ok=True)
+            self.partial.unlink(missing_ok=True)
 
     def write(self, video_frames: Tensor) -> None:
         """Append video frames `[n, height, width, 3]`, uint8 or float in 0..1."""
@@ -220,13 +222,13 @@ class VideoWriter:
 
     def _open(self) -> OutputContainer:
         if self._keep:
-            remove_leftovers(self._partial)
+            remove_leftovers(self.partial)
             self._remove_partial()  # it may be a link to another file, which opening would empty
         options = _LOW_DELAY if self.settings.low_delay else _GROWING
         with suppress(OSError):  # on Windows, the file of an earlier attempt that a player has open
-            return av.open(address(self._partial), "w", format="mp4", options=options)
-        self._partial = self._partial.with_name(f"{self._partial.stem}-{uuid.uuid4().hex[:8]}.mp4")
-        return av.open(address(self._partial), "w", format="mp4", options=options)
+            return av.open(address(self.partial), "w", format="mp4", options=options)
+        self.partial = self.partial.with_name(f"{self.partial.stem}-{uuid.uuid4().hex[:8]}.mp4")
+        return av.open(address(self.partial), "w", format="mp4", options=options)
 
     def _explained(self) -> AbstractContextManager[None]:
         """Convert errors of the disk and of the encoder to a HeadForcingError."""
@@ -246,7 +248,7 @@ class VideoWriter:
         """
         with (
             replacing(self.settings.path) as temporary,
-            open_video(self._partial) as source,
+            open_video(self.partial) as source,
             av.open(address(temporary), "w", format="mp4", options=_FINISHED) as target,
         ):
             target.metadata.update(self.settings.tags)

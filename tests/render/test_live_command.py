@@ -1,10 +1,13 @@
 """The command `live`, with lines that are typed while the video is made."""
 
+import _thread
+import json
 import sys
 import threading
 import time
 
 import av
+import numpy as np
 import pytest
 import torch
 from headforcing.cli.cli import main
@@ -12,6 +15,8 @@ from headforcing.cli.live import said_in
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.live.file import LowDelayFile, next_bytes
 from headforcing.headforcing_core.live.story import Said
+from headforcing.headforcing_core.video import writer as video_writer
+from sound_files import RATE, write_wave
 
 RED = "a red ball bouncing in the teal plain room"
 CROSS = "a yellow cross circling in the navy room"
@@ -23,19 +28,32 @@ def frames_of(path):
         return [frame.to_ndarray() for frame in file.decode(video=0)]
 
 
+def first_heard(path):
+    """The second of a file at which its sound is loud first."""
+    with av.open(str(path)) as file:
+        for frame in file.decode(audio=0):
+            loud = np.flatnonzero(np.abs(frame.to_ndarray()[0]) > 0.1)
+            if len(loud):
+                return frame.time + loud[0] / frame.sample_rate
+    return None
+
+
 class Typed:
     """Lines, each typed when the growing file can be read and has more frames than at the last
-    one.
+    one. The input ends if it does not grow.
     """
 
     def __init__(self, path, lines):
         self.path = path
         self.lines = lines
         self.read = []
+        self.has_failed = False
 
     def __iter__(self):
         for line in self.lines:
-            self.wait()
+            if not self.wait():
+                self.has_failed = True
+                return
             yield f"{line}\n"
 
     def wait(self):
@@ -50,8 +68,8 @@ class Typed:
                 continue
             if count > (self.read or [0])[-1] + 12:
                 self.read.append(count)
-                return
-        raise AssertionError("the file does not grow")
+                return True
+        return False
 
 
 def test_what_is_typed_is_rendered_and_the_file_is_that_of_any_render(
@@ -62,6 +80,7 @@ def test_what_is_typed_is_rendered_and_the_file_is_that_of_any_render(
     typed = Typed(tmp_path / "live.live.mp4", lines)
     monkeypatch.setattr(sys, "stdin", typed)
     assert main(["live", "--prompts", RED, "--out", str(out), "--lead", "0.5"]) == 0
+    assert not typed.has_failed, "the file grows"
     said = capsys.readouterr().err
     assert "'/jump' is no command" in said and f"[re-anchor] {STAR}" in said
     story = (tmp_path / "live.story.txt").read_text("utf-8")
@@ -79,9 +98,77 @@ def test_what_is_typed_is_rendered_and_the_file_is_that_of_any_render(
 
 
 def test_the_end_of_the_input_ends_the_video(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "stdin", Typed(tmp_path / "v.live.mp4", [""]))
+    typed = Typed(tmp_path / "v.live.mp4", [""])
+    monkeypatch.setattr(sys, "stdin", typed)
     assert main(["live", "--prompts", RED, "--out", str(tmp_path / "v.mp4"), "--json"]) == 0
-    assert len(frames_of(tmp_path / "v.mp4")) < 16 * 20
+    assert len(frames_of(tmp_path / "v.mp4")) < 16 * 20 and not typed.has_failed
+
+
+class Breaking(Typed):
+    """Lines, and then what ends the command, or the input."""
+
+    def __init__(self, path, lines, end):
+        super().__init__(path, lines)
+        self.end = end
+
+    def __iter__(self):
+        yield from super().__iter__()
+        self.wait()
+        self.end()
+
+
+def test_an_interrupted_video_leaves_its_story_from_which_it_goes_on(tmp_path, monkeypatch, capsys):
+    typed = Breaking(tmp_path / "v.live.mp4", [CROSS], _thread.interrupt_main)
+    monkeypatch.setattr(sys, "stdin", typed)
+    runs = ["--runs", str(tmp_path / "runs")]
+    assert main(["live", "--prompts", RED, "--out", str(tmp_path / "v.mp4"), *runs]) == 130
+    story = tmp_path / "v.story.txt"
+    said = capsys.readouterr().err
+    assert f"render the story {story} with `headforcing demo` to go on" in said
+    assert CROSS in story.read_text("utf-8") and not typed.has_failed
+    out = tmp_path / "again"
+    again = ["demo", "--prompts", f"@{story}", "--out", str(out), "--json", *runs]
+    assert main(again) == 0
+    assert json.loads(capsys.readouterr().out)["reused_blocks"] > 1
+
+
+def test_an_input_that_is_no_text_ends_the_video(tmp_path, monkeypatch, capsys):
+    def fail():
+        b"\xff".decode()
+
+    typed = Breaking(tmp_path / "v.live.mp4", [CROSS], fail)
+    monkeypatch.setattr(sys, "stdin", typed)
+    assert main(["live", "--prompts", RED, "--out", str(tmp_path / "v.mp4")]) == 0
+    assert "it is no text in utf-8" in capsys.readouterr().err and not typed.has_failed
+
+
+class Copying(Typed):
+    """Lines; keeps a copy of the file as it is when the last one is typed."""
+
+    def wait(self):
+        grows = super().wait()
+        if grows:
+            self.path.with_name("copy.mp4").write_bytes(self.path.read_bytes())
+        return grows
+
+
+def test_the_growing_file_has_size_and_sound_of_the_finished_one(tmp_path, monkeypatch):
+    """The sound stands behind the start frames."""
+    begins = tmp_path / "begins"
+    assert main(["demo", "--prompts", RED, "--seconds", "1.3", "--out", str(begins)]) == 0
+    noise = 0.5 * np.random.default_rng(1).uniform(-1, 1, 8 * RATE)
+    write_wave(tmp_path / "noise.wav", noise)
+    typed = Copying(tmp_path / "v.live.mp4", ["", "/stop"])
+    monkeypatch.setattr(sys, "stdin", typed)
+    words = ["live", "--prompts", RED, "--out", str(tmp_path / "v.mp4"), "--scale", "2"]
+    starts = ["--start-video", str(begins / "demo.mp4"), "--audio", str(tmp_path / "noise.wav")]
+    assert main([*words, *starts]) == 0
+    assert not typed.has_failed
+    copy = tmp_path / "copy.mp4"
+    assert frames_of(copy)[0].shape == frames_of(tmp_path / "v.mp4")[0].shape == (768, 512)
+    begin = 21 / 16
+    assert abs(first_heard(tmp_path / "v.mp4") - begin) < 0.01
+    assert abs(first_heard(copy) - begin) < 0.05
 
 
 @pytest.mark.parametrize("method", ["rolling_forcing", "causvid", "self_forcing"])
@@ -125,6 +212,26 @@ def test_each_frame_can_be_read_when_it_is_written(tmp_path):
             if number:
                 assert len(frames_of(path)) >= number
     assert not path.exists()
+
+
+def test_a_file_that_a_player_has_open_is_told_with_the_one_in_its_place(
+    tmp_path, monkeypatch, caplog
+):
+    """As on Windows, where an open file cannot be written again."""
+    path = tmp_path / "live.mp4"
+    opened = av.open
+
+    def open_others(file, mode="r", **options):
+        if (str(file), mode) == (str(path), "w"):
+            raise PermissionError(13, "used by another process")
+        return opened(file, mode, **options)
+
+    monkeypatch.setattr(video_writer.av, "open", open_others)
+    with LowDelayFile(path, 16) as file:
+        file.add(0, torch.zeros(2, 16, 16, 3, dtype=torch.uint8))
+        assert file.path != path and file.path.is_file()
+        assert f"{path} open, so {file.path} grows" in caplog.text
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_disk_that_fails_ends_the_shown_file_and_not_the_video(tmp_path, caplog):
