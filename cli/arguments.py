@@ -98,6 +98,7 @@ DEMO = (
 GENERATE = (
     ("--weights", READ, None, "checkpoint, .safetensors or .pt", REQUIRED),
     FILE_OPTIONS,
+    "live-decoder",
     ("--out", VIDEO, None, "MP4 to write"),
     ("--latents", WRITTEN, None, "latents to write (.safetensors)"),
     *one_video(
@@ -124,7 +125,7 @@ LIVE = (
         "seconds that the render is ahead of the player at least; slow machines need more (1.5)",
     ),
     ("--weights", READ, None, "checkpoint, .safetensors or .pt; default: the embedded model"),
-    FILE_OPTIONS.replace("live-decoder ", ""),
+    FILE_OPTIONS,
     ("--scale", scale, 1, "without --weights: every pixel becomes a square of this side (1)"),
     ("--seconds", float, 0.0, "length of the planned story; the video goes on"),
     OneOf(("start-image start-video",), required=False),
@@ -348,6 +349,7 @@ COMPARE = (
     ),
     ("--scale", scale, 1, "with --demo: every pixel becomes a square of this side (1)"),
     FILE_OPTIONS,
+    "live-decoder",
     RENDER_OPTIONS,
     FARM_OPTIONS,
 )

@@ -85,9 +85,7 @@ def add(
 
 
 # what goes with `--weights`: LoRA, text encoder, VAE, size and dtype
-FILE_OPTIONS = (
-    "lora size text-encoder embeddings vae decoder live-decoder park-features num-heads dtype"
-)
+FILE_OPTIONS = "lora size text-encoder embeddings vae decoder park-features num-heads dtype"
 # prompt switches, head profile, noise levels, episodic memory, run folder and device
 RENDER_OPTIONS = (
     "seed switch blend-blocks re-anchor profile rule alpha tau-local measure-seconds "

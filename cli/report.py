@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-import unicodedata
 from argparse import Namespace
 from pathlib import Path
 
-from ..headforcing_core.errors import HeadForcingError
+from ..headforcing_core.errors import HeadForcingError, one_line
 from ..headforcing_core.files import Fields, check_writable
 from ..headforcing_core.page import save_plot
 from ..headforcing_core.plan.describe import format_bytes
@@ -69,11 +68,6 @@ def check_plot(path: Path | None) -> None:
     check_writable(path)
 
 
-def _shown(text: str) -> str:
-    """Text of others in a line of a terminal, without line breaks and control characters."""
-    return "".join(" " if unicodedata.category(each) == "Cc" else each for each in text)
-
-
 def list_runs(args: Namespace) -> Result:
     """List stored videos, the last begun first."""
     videos, problems = survey(args.folder)
@@ -83,7 +77,7 @@ def list_runs(args: Namespace) -> Result:
         size = disk_bytes(video.folder)
         blocks = len(video.keys)
         done = video.finished
-        first = _shown(video.about["prompts"][0])
+        first = one_line(video.about["prompts"][0])
         found.append({"name": video.name, "finished": done, "blocks": blocks, "bytes": size})
         lines.append(f"{video.name}  {done}/{blocks} blocks  {format_bytes(size)}  {first}")
     return _stored_result(args.folder, lines, "runs", found, problems=problems)
@@ -95,8 +89,8 @@ def list_run_takes(args: Namespace) -> Result:
     found = []
     rows = [("take", "date", "length", "size", "name", "prompts")]
     for take in takes:
-        size = _shown(take.size)
-        story = _shown(take.story)
+        size = one_line(take.size)
+        story = one_line(take.story)
         rows.append((str(take.take.number), take.date, take.length, size, take.name, story))
         found.append(
             {

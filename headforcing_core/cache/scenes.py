@@ -240,27 +240,34 @@ def spread_over(values: list[T], count: int) -> list[T]:
 
 def check_recalls(timeline: Timeline) -> None:
     """Raise HeadForcingError if a prompt recalls a scene of which frames are no longer kept."""
-    scenes = [1]
-    for number, segment in enumerate(timeline.segments[1:], 2):
-        latest = latest_scenes(scenes, MAX_SCENES)
+    scenes = _scenes(timeline)
+    for index, segment in enumerate(timeline.segments):
         recall = segment.switch.recall
-        if recall is not None and recall != MOST_ALIKE and scenes[recall - 1] not in latest:
+        if recall is None or recall == MOST_ALIKE:
+            continue
+        latest = latest_scenes(scenes[:index], MAX_SCENES)
+        if scenes[recall - 1] not in latest:
             raise HeadForcingError(
-                f"prompt {number} recalls the scene of prompt {recall}, but only frames of the "
+                f"prompt {index + 1} recalls the scene of prompt {recall}, but only frames of the "
                 f"last {MAX_SCENES} scenes are kept; recall one from prompt {min(latest)} on"
             )
-        # a [recall] without a number, whose scene is not known yet, counts as a new scene
-        scenes.append(scene_of(segment.switch, scenes))
 
 
 def scenes_kept(timeline: Timeline) -> list[int]:
     """The scenes that a next prompt can recall, the last one first, each by the number of a prompt
     that shows it.
     """
+    return latest_scenes(_scenes(timeline), MAX_SCENES)
+
+
+def _scenes(timeline: Timeline) -> list[int]:
+    """The scene of each prompt, as the number of its first prompt; a [recall] without a number,
+    whose scene is not known yet, counts as a new scene.
+    """
     scenes = [1]
     for segment in timeline.segments[1:]:
         scenes.append(scene_of(segment.switch, scenes))
-    return latest_scenes(scenes, MAX_SCENES)
+    return scenes
 
 
 # ------------------------------------------------------------------------------ likeness of prompts

@@ -65,4 +65,4 @@ def load_picture_decoder(device: str | torch.device = "cpu") -> PictureDecoder:
     """The decoder for what is shown, four times as large as the autoencoder's frames, ready for
     inference."""
     network = load_picture_network(DEMO_PICTURE_DECODER)
-    return PictureDecoder(network, load_rooms_autoencoder(DEMO_AUTOENCODER)).to(device)
+    return PictureDecoder(network, load_autoencoder()).to(device)

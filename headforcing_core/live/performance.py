@@ -35,7 +35,7 @@ from ..timeline.timeline import Timeline
 from .audience import LEAD_SECONDS, Audience, Lead, Player
 from .story import Beats, GrowingStory, Read, Said
 
-LEFT_SECONDS = 10.0  # before its end the story is made longer
+_LEFT_SECONDS = 10.0  # before its end the story is made longer
 MORE_SECONDS = 30.0  # by which it is made longer, and with which it begins at least
 _LONG_SECONDS = 3600.0  # a method that can make this can go on
 _POLL_SECONDS = 0.015
@@ -260,7 +260,7 @@ class Performance(LiveEdits):
         plan = self._plan
         now = plan.start_seconds(self.render.script.begun)
         length = self.story.timeline.seconds
-        if self.ends or length - now > LEFT_SECONDS:
+        if self.ends or length - now > _LEFT_SECONDS:
             return
         if length >= MAX_SECONDS:
             self._end_here(f"a video lasts {MAX_SECONDS / 3600:g} hours at most")

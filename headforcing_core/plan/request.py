@@ -232,7 +232,9 @@ class RenderJob:
 
     @cached_property
     def script(self) -> Script:
-        """The rows of the plan with their embeddings; a render reads its own copy."""
+        """The rows of the plan with their embeddings. A render has a copy of the job, whose script
+        gets other rows when its story changes.
+        """
         return self.plan.script(self.request.embeds, self.request.pictures)
 
     @cached_property

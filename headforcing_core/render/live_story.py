@@ -83,8 +83,8 @@ class LiveEdits(Listener):
         self._story.taken(self.render.job.plan, block)
 
     def _take(self, timeline: Timeline) -> int:
-        """Go on with this story; the first block with another prompt. An error leaves everything as
-        it was.
+        """Go on with this story; the first block with another prompt. A HeadForcingError leaves
+        everything as it was.
         """
         render = self.render
         before = render.job

@@ -88,8 +88,7 @@ def block_of_scene(video: StoredVideo, scene: int) -> int | None:
     """The block in the middle of a scene, by its number from 1; None where the video has no such
     scene.
     """
-    about = video.about
-    starts = [*about.get("starts_seconds", ()), video.seconds]
+    starts = [*video.about["starts_seconds"], video.seconds]
     if not 1 <= scene < len(starts):
         return None
     middle = (starts[scene - 1] + starts[scene]) / 2 - starts[0]  # after the start frames
