@@ -55,7 +55,7 @@ def table(prompts: int = 20) -> str:
             page.until(3.0)
             memory = [resident(server)]
             for number in range(1, prompts + 1):
-                page.perform(words(number), tag=next(tags))
+                page.taken(words(number), tag=next(tags))
                 time.sleep(EVERY_SECONDS * (0.7 + 0.6 * pauses.random()))
                 memory.append(resident(server))
             pressed = time.monotonic()

@@ -23,7 +23,6 @@ class Given:
     sent: float
     answered: float = 0.0
     seconds: float = 0.0  # of the story, at which it begins
-    begun: float | None = None  # when its block had begun to be made
     shown: float | None = None  # when its first frame was played
     error: str = ""
 
@@ -53,6 +52,7 @@ class LivePage:
         self.frames = 0
         self.done = 0  # finished blocks, by the messages
         self.file = ""
+        self.holds = threading.Event()  # set once the sampler waits, see `ComfyServer.hold`
         self._asked = False
         self._over = threading.Event()
         self._threads = [threading.Thread(target=self._queue, daemon=True)]
@@ -67,10 +67,12 @@ class LivePage:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if not self._over.is_set():
+        self.tells = False  # a video that no page shows ends, also if Stop came too early
+        end = time.monotonic() + 60
+        while not self._over.is_set():
+            assert time.monotonic() < end, "the live video goes on"
             self.server.interrupt()
-            self.server.interrupt()
-        self._over.wait(60)
+            self._over.wait(1.0)
 
     def wait(self, seconds: float = 60.0) -> RunResult:
         """The result of the run."""
@@ -97,6 +99,12 @@ class LivePage:
             given.error = answer["error"]
         return given
 
+    def taken(self, words: str = "", **more: Any) -> Given:
+        """Give a prompt that is not refused."""
+        given = self.perform(words, **more)
+        assert not given.error, given.error
+        return given
+
     def stop(self) -> tuple[int, Any]:
         return self._post(stop=True)
 
@@ -117,17 +125,14 @@ class LivePage:
             self.server.get(f"/headforcing/renders?{urllib.parse.urlencode(asked)}")
         if kind == "headforcing.story":
             self.told = {**self.told, **data}
+        elif kind == "test.waits":
+            self.holds.set()
         elif kind == "head_forcing.progress":
             video = data.get("video") or {}
             if video.get("bytes") and video.get("followed"):
                 self.file = video["id"]
             place = data.get("place") or {}
             self.done = place.get("done", self.done)
-            now = time.monotonic()
-            begins = (12 * self.done - 3) / FPS if self.done else 0.0
-            for given in self.given:
-                if given.begun is None and given.seconds and begins >= given.seconds - 0.01:
-                    given.begun = now
 
     def _play(self) -> None:
         last = time.monotonic()

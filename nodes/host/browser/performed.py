@@ -243,6 +243,7 @@ class _Announced(Performance):
         )
         self._performed = story
         self._interrupt = model_management.interrupt_current_processing
+        self._is_stopping = False  # since the first Stop; `ends` is set after the block of then
 
     def __enter__(self) -> _Announced:
         # each operation of a model raises where it is interrupted, in the middle of a block
@@ -254,7 +255,8 @@ class _Announced(Performance):
         super().__exit__(*error)
 
     def _hear_stop(self, value: bool = True) -> None:
-        if value and not self.ends:
+        if value and not (self._is_stopping or self.ends):
+            self._is_stopping = True
             self.stop()
         else:
             self._interrupt(value)
