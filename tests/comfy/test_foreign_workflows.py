@@ -56,11 +56,20 @@ def test_a_workflow_of_another_form_does_not_stop_its_render(
     queued(comfy, changed(graph, "sampler", crf=30 + place), extra_data=extra)
 
 
-@pytest.mark.parametrize("info", [[], "x", 5, {"workflow": {"extra": {HEADS: 7}}}])
-def test_data_of_another_form_is_refused_by_a_sentence_or_left_out(
-    comfy: ComfyServer, info: Any
-) -> None:
-    result = comfy.queue(short(723), extra_data={"extra_pnginfo": info})
-    assert result.outcome == "success" or "head roles must be a letter" in str(result.error), (
-        result.error
-    )
+FAILS = pytest.mark.xfail(
+    reason="the id of the workflow is read from what is no object", strict=True
+)
+
+
+@pytest.mark.parametrize(
+    ("seed", "info"),
+    [
+        (723, []),
+        pytest.param(724, "x", marks=FAILS),
+        pytest.param(725, 5, marks=FAILS),
+        (726, {"workflow": {"extra": {HEADS: 7}}}),
+    ],
+)
+def test_data_of_another_form_are_left_out(comfy: ComfyServer, seed: int, info: Any) -> None:
+    """Each with a seed of its own: a render that is there already reads nothing of them."""
+    queued(comfy, short(seed), extra_data={"extra_pnginfo": info})

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from headforcing.cli.batch_jobs import read_jobs
+from headforcing.cli.batch_jobs import COMMANDS_OWN, _parser, read_jobs
 from headforcing.headforcing_core.head_profiles.shares import ProfileSetup
 from headforcing.headforcing_core.model import attention_timing
 from headforcing.headforcing_core.model.attention_backends import Operands
@@ -317,6 +317,27 @@ OPTIONS = {  # a line of a batch, and for each option another value
     "rule": ("quota", "function"),
     "decoder": ("auto", "wan"),
     "latents": (False, True),
+    "start_seconds": (1.0, 2.0),
+    "blend_blocks": (0, 1),
+    "num_heads": (4, 8),
+    "model_family": ("auto", "longlive"),
+    "roles": ("profile", "shuffled"),
+    "shuffle": (0, 1),
+    "alpha": (0.5, 0.6),
+    "tau_local": (0.5, 0.6),
+    "found_profiles": ("found", "others"),
+    "measure_seconds": (60.0, 90.0),
+    "episodic_frames": (2, 3),
+    "recent_frames": (3, 4),
+    "novelty_threshold": (0.5, 0.6),
+    "update_interval": (1, 2),
+    "state_seconds": (300.0, 60.0),
+    "speech_scale": (1.0, 2.0),
+    "speech_segment": (0.0, 1.5),
+    "compile": (False, True),
+    "device": ("auto", "cpu"),
+    "vae_device": ("cpu", "cuda:1"),
+    "park_features": (False, True),
 }
 FILES = {  # options that name a file, and a file that is read
     "weights": "w.safetensors",
@@ -334,6 +355,7 @@ FILES = {  # options that name a file, and a file that is read
     "speech": "speech.wav",
     "speech_encoder": "encoder/model.safetensors",
     "its description": "encoder/config.json",
+    "embeddings": "embeddings.safetensors",
 }
 
 
@@ -360,6 +382,12 @@ def files_of_a_batch(tmp_path):
         (tmp_path / file).write_bytes(b"one")
         os.utime(tmp_path / file, (1e9, 1e9))
     return tmp_path
+
+
+def test_these_are_all_options_of_a_line():
+    options = {action.dest for action in _parser("generate")._actions} - COMMANDS_OWN
+    named = {name for name in (*OPTIONS, *FILES) if " " not in name}
+    assert named == options | {"latents"}
 
 
 @pytest.mark.parametrize("name", OPTIONS)

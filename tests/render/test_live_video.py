@@ -4,20 +4,18 @@ bits when it is rendered again.
 
 import sys
 import threading
-import time
 from dataclasses import replace
 
 import pytest
 import torch
 from headforcing.cli.values import EmbeddedModel
-from headforcing.headforcing_core.demo import assets, word_hash
+from headforcing.headforcing_core.demo import assets
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.live.audience import Audience, Pages, Player
 from headforcing.headforcing_core.live.performance import Performance
 from headforcing.headforcing_core.live.story import Beats, GrowingStory, Said
 from headforcing.headforcing_core.methods.options import with_options
 from headforcing.headforcing_core.methods.registry import METHODS, method_named
-from headforcing.headforcing_core.render.live_story import Story
 from headforcing.headforcing_core.render.render import Listener, Place, make_video
 from headforcing.headforcing_core.render.sinks import KeptLatents
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
@@ -25,7 +23,7 @@ from headforcing.headforcing_core.runs.folder import RunFolder
 from headforcing.headforcing_core.runs.stored import stored_videos
 from headforcing.headforcing_core.timeline.clock import BlockClock
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
-from toy_renders import Render, toy_model
+from toy_renders import LiveTexts, Render, toy_model
 
 pytestmark = pytest.mark.usefixtures("shots")
 
@@ -42,23 +40,6 @@ class Nobody(Audience):
         return None
 
 
-class Host(Story):
-    def __init__(self):
-        self.encoded = []
-        self.changes = []
-        self.refusals = []
-
-    def encode(self, texts):
-        self.encoded += texts
-        return {text: word_hash.encode(text) for text in texts}
-
-    def taken(self, plan, block):
-        self.changes.append(block)
-
-    def refused(self, error):
-        self.refusals.append(str(error))
-
-
 class Script(Listener):
     """Calls functions when blocks are finished; stands before the performance."""
 
@@ -66,6 +47,7 @@ class Script(Listener):
         self.calls = calls
 
     def add(self, block):
+        assert block.index < 60, "the video does not end"
         call = self.calls.get(block.index)
         if call is not None:
             call()
@@ -106,7 +88,7 @@ def perform(backbone, job, said, text=BEGIN, audience=None, **options):
     """The latents, the result and the performance; `said` is by the number of the block that is
     finished when it is called.
     """
-    host = Host()
+    host = LiveTexts({}, 30.0)
     performance = Performance(text, read, host, audience=audience or Nobody(), **options)
     performance.futures = []
     performance.host = host
@@ -261,7 +243,7 @@ def test_a_method_goes_on_or_refuses_at_the_start(backbone, job_of_text, method)
     longer = job_of_text(BEGIN, 90, method)
     caches = (job.plan.shape.frame_slots, longer.plan.shape.frame_slots)
     endless = caches[0] == caches[1] and not job.plan.method.fixed_length
-    live = Performance(BEGIN, read, Host(), audience=Nobody())
+    live = Performance(BEGIN, read, LiveTexts({}, 30.0), audience=Nobody())
     made = []
 
     class Stop(Exception):
@@ -402,27 +384,27 @@ def test_what_is_given_after_the_end_is_refused(backbone, job_of_text):
         live.perform(CROSS).result(timeout=1)
 
 
-class Watched(Pages):
-    """A page that plays at 40 times the speed, and notes how far ahead the render is."""
+class Watched(Audience):
+    """Plays a quarter of a second each time it is asked, and notes how far ahead the render is."""
 
     def __init__(self):
-        super().__init__()
+        self.second = 0.0
         self.ahead = []
-        self.began = time.monotonic()
 
     def position(self, end):
-        second = min(end, 40 * (time.monotonic() - self.began))
-        self.tell("page", second, 1.0)
-        self.ahead.append(end - second)
-        return second
+        self.second = min(end, self.second + 0.25)
+        self.ahead.append(end - self.second)
+        return self.second
 
 
 def test_the_render_stays_ahead_of_who_watches_and_no_further(backbone, job_of_text):
     audience = Watched()
+    waits = []
     said = {20: lambda live: live.stop()}
-    perform(backbone, job_of_text(BEGIN, 30), said, audience=audience, lead=2.0)
-    assert max(audience.ahead) < 2.0 + 0.75 + 0.5
-    assert len(audience.ahead) > 15, "it waits between blocks"
+    options = {"lead": 2.0, "while_waiting": lambda: waits.append(audience.second)}
+    perform(backbone, job_of_text(BEGIN, 30), said, audience=audience, **options)
+    assert 2.0 < max(audience.ahead) <= 2.0 + 0.75
+    assert len(waits) > 15, "it waits between blocks"
 
 
 @pytest.fixture
@@ -517,11 +499,11 @@ def test_a_prompt_begins_where_a_block_is_nearest_to_a_beat(backbone, job_of_tex
 
 
 def test_a_prompt_that_is_being_taken_when_the_render_breaks_off_is_answered(backbone, job_of_text):
-    class Breaks(Host):
+    class Breaks(LiveTexts):
         def encode(self, texts):
             raise KeyboardInterrupt
 
-    live = Performance(BEGIN, read, Breaks(), audience=Nobody())
+    live = Performance(BEGIN, read, Breaks({}, 30.0), audience=Nobody())
     futures = []
     script = Script({1: lambda: futures.append(live.perform(CROSS))})
     model = WanVideoModel(backbone, torch.float32)
