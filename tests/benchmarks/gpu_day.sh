@@ -21,7 +21,7 @@
 #                                            (default: $OUT, or output/gpu_day; the first eight parts)
 #
 # In half an hour fit: sanitizer first check profile; then: rows video more; then: rest comfy.
-# In a quarter of an hour, where few files come back: `--into $OUT/1.tgz work/1 call_1`, then `--into $OUT/2.tgz work/2 call_2`.
+# In two calls, if few files come back: `--into $OUT/1.tgz work/1 call_1`, then `--into $OUT/2.tgz work/2 call_2`.
 # --into packs the folder into one file every ten seconds and at the end, so a call that is cut off still reports.
 # --dry runs everything on a tiny model on the CPU. Needs torch, triton, numpy and safetensors, and for triton's kernels a
 # C compiler and Python's header files; what needs more says so. Wheels in .whl, which git may ignore, are installed into a

@@ -197,6 +197,25 @@ def test_the_table_of_single_changes_is_what_the_command_computes():
     assert f"\n\n{gains.table()}\n\n" in page
 
 
+def cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def test_the_table_of_live_videos_has_rows_of_that_of_single_changes():
+    page = (ROOT / "docs" / "live.md").read_text("utf-8")
+    shown = [cells(line)[1:] for line in page.splitlines() if line.startswith("|")]
+    rows = [cells(line) for line in gains.table().splitlines()]
+    computed = {row[0]: row[1:2] + row[3:] for row in rows}  # without the second column of the H100
+    titles = (
+        "frames a second",
+        "---",
+        "as it is",
+        f"{gains.TINY} (drafts)",
+        f"{gains.TINY} + sage",
+    )
+    assert shown == [computed[title] for title in titles]
+
+
 def test_memory_reserved_on_an_h100_is_what_was_measured():
     measured = json.loads((ROOT / "tests/benchmarks/gpu/h100_2_video.json").read_text("utf-8"))
     video = measured["tasks"]["sampled and decoded"]

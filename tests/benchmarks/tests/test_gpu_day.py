@@ -107,7 +107,7 @@ def test_the_script_has_every_part_and_writes_the_results_of_one_with_its_goals(
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
-def test_the_second_call_of_a_quarter_of_an_hour_leaves_one_file_also_if_it_is_cut(tmp_path: Path):
+def test_a_call_that_packs_its_files_leaves_one_file_also_if_it_is_cut(tmp_path: Path):
     environment = {**os.environ, "PYTHON": sys.executable}
     whole = tmp_path / "back" / "2.tgz"
     words = ["bash", SCRIPT, "--dry", "--into", whole, tmp_path / "2", "call_2"]

@@ -8,7 +8,7 @@ from headforcing.tests.benchmarks import picture
 
 @pytest.mark.alone
 def test_a_video_frame_at_256_pixels_takes_little_time_most_of_it_drawing():
-    """12 ms on the core that the demo was made for, three times as many on others."""
+    """It took 12 ms; cores differ, and three times as much is allowed."""
     torch.set_num_threads(1)
     latent = torch.randn(1, 16, 8, 8, generator=torch.Generator().manual_seed(0))
     found = picture.milliseconds(assets.load_picture_decoder(), latent)
