@@ -62,6 +62,26 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     item.stash[FOLLOWED] = nextitem is not None and any(map(nextitem.get_closest_marker, marks))
 
 
+@pytest.fixture(autouse=True)
+def no_run_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A run that a test leaves would hold up the next one. After a test that has failed it is
+    stopped; one that has passed in a browser leaves none. Torn down after the page, being set up
+    before it.
+    """
+    yield
+    values = list(request.node.funcargs.values())
+    pages = [value for value in values if isinstance(value, Browser)]
+    servers = [value for value in values if isinstance(value, ComfyServer)]
+    for server in {*servers, *(page.server for page in pages)}:
+        if not server.is_up:
+            continue
+        has_passed = request.node.stash.get(PASSED, False)
+        if has_passed and (not pages or server.is_idle_within(60)):
+            continue
+        server.end_runs()
+        assert not has_passed, "a run goes on after the test"
+
+
 @pytest.fixture(scope="session")
 def kept_page() -> Iterator[dict[str, Browser]]:
     """The page that the last test has left to the next one, if any, by what it was asked for."""

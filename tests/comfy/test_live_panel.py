@@ -3,7 +3,7 @@ story afterwards.
 """
 
 import pytest
-from comfy_browser import Browser
+from comfy_browser import LISTEN, Browser
 from comfy_graphs import BALL, CROSS, growing_graph
 from story_panel import TEXT, TOGGLE, VIDEO, text_of, until_text
 
@@ -48,8 +48,11 @@ def test_a_live_video_is_performed_in_the_panel(browser: Browser):
     until_text(browser, "[recall 1]")
     page.locator(".hf-live input[value='■ Stop']").click()
     page.wait_for_selector(".hf-story-grid:not(.hf-is-live)")
-    page.wait_for_function(f"{VIDEO}.src.includes('/view') || {VIDEO}.src.includes('live')")
+    page.wait_for_function(
+        f"!{VIDEO}.src.startsWith('blob:') && !{VIDEO}.src.includes('.live.mp4')"
+    )
     page.wait_for_function(f"{VIDEO}.ended")  # and it does not begin again
+    assert browser.wait_done() == "success"
     lines = text_of(browser).split("\n")
     assert len(lines) == 4 and lines[0] == f"0:00 {BALL}"
     page.wait_for_function("document.querySelectorAll('.hf-story .hf-bar').length === 4")
@@ -70,8 +73,15 @@ def test_a_page_that_is_loaded_again_and_a_second_one_go_on_with_the_live_video(
     other.locator(".hf-live-words").press("Enter")
     until_text(browser, CROSS)
     other.wait_for_function(f"{TEXT}.value.includes('{CROSS}')")
+    page.reload(wait_until="domcontentloaded")
+    browser.wait_until_open()
+    page.evaluate(LISTEN)
+    page.evaluate(TOGGLE)
+    page.wait_for_selector(".hf-is-live .hf-live-words")
+    page.wait_for_function(f"{VIDEO}.currentTime > 1")
     other.close()
     before = page.evaluate(f"{VIDEO}.currentTime")
     page.wait_for_function(f"{VIDEO}.currentTime > {before + 2}")
     page.locator(".hf-live input[value='■ Stop']").click()
     page.wait_for_selector(".hf-story-grid:not(.hf-is-live)")
+    assert browser.wait_done() == "success"

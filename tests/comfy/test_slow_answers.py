@@ -28,7 +28,9 @@ def opened(editor: Browser) -> None:
 
 def type_words(editor: Browser, words: str) -> None:
     """Put other words into the field of the selected prompt, letter by letter."""
-    editor.page.locator("textarea.hf-text").press("Control+a")
+    field = editor.page.locator("textarea.hf-text")
+    field.wait_for()  # it opens late: a second click could follow
+    field.press("Control+a")
     editor.page.keyboard.type(words)
 
 

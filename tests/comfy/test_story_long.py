@@ -4,7 +4,7 @@ import pytest
 from comfy_browser import Browser
 from comfy_graphs import growing_graph
 from comfy_harness import crowd
-from story_panel import TOGGLE, VIDEO, text_of
+from story_panel import TOGGLE, VIDEO, text_of, until_finished
 from traced_page import traced
 
 pytestmark = pytest.mark.slow
@@ -182,7 +182,7 @@ def test_a_minute_that_grows_takes_no_memory_leaves_no_address_and_asks_once_a_s
         heaps.append(browser.heap_bytes())
         browser.server.hold(at)
     assert browser.wait_done() == "success"
-    page.wait_for_function(f"{VIDEO}.readyState >= 2 && !{VIDEO}.src.startsWith('blob:')")
+    until_finished(browser)
     assert max(heaps[1:]) - heaps[0] < 2e6, heaps
     assert page.evaluate("[...window.__urls]") == []
     asked = page.evaluate("window.__asked")

@@ -10,7 +10,7 @@ import torch
 from comfy_browser import Browser
 from headforcing.headforcing_core.video.writer import VideoSettings, VideoWriter
 from PIL import Image
-from story_panel import TOGGLE, VIDEO, opened, until_text
+from story_panel import TOGGLE, VIDEO, opened, until_finished, until_text
 
 pytestmark = [pytest.mark.slow, pytest.mark.same_page]
 
@@ -95,7 +95,7 @@ def test_a_second_take_is_wiped_over_the_video_in_step_and_without_its_sound(bro
         browser.write("PromptTimeline", prompts=f"a red ball bouncing in the {room} plain room")
         until_text(browser, room)
         browser.run()
-    page.wait_for_function(f"{VIDEO}?.readyState >= 2 && !{VIDEO}.src.startsWith('blob:')")
+    until_finished(browser)
     page.evaluate(f"{VIDEO}.pause()")
     first = columns(browser)
     page.locator(".hf-story-takes").get_by_label("beside the video, without its sound").nth(

@@ -18,6 +18,7 @@ from story_panel import (
     noted,
     opened,
     text_of,
+    until_finished,
     until_text,
 )
 
@@ -202,7 +203,7 @@ def test_a_render_plays_in_the_panel_and_fills_the_bars_with_its_pictures(browse
     page.wait_for_function(f"{VIDEO}?.readyState >= 2")
     page.wait_for_function("window.__told?.place?.fps === 16")
     assert browser.wait_done() == "success"
-    page.wait_for_function(f"{VIDEO}.readyState >= 2 && !{VIDEO}.src.startsWith('blob:')")
+    until_finished(browser)
     assert page.evaluate(f"{VIDEO}.style.imageRendering") == "", "large enough to be smooth"
     painted = """() => {
       const canvas = document.querySelector(".hf-story-film");
@@ -264,9 +265,8 @@ def test_a_render_plays_in_the_panel_and_fills_the_bars_with_its_pictures(browse
 def test_marks_belong_to_one_story_and_arrows_go_to_other_scenes(browser: Browser):
     page = browser.page
     opened(browser, seed=11)
-    browser.queue()
-    assert browser.wait_done() == "success"
-    page.wait_for_function(f"{VIDEO}?.readyState >= 2 && !{VIDEO}.src.startsWith('blob:')")
+    browser.run()
+    until_finished(browser)
     page.evaluate(f"{VIDEO}.pause()")
     page.locator(".hf-story").focus()
     for seconds, key in ((1, "i"), (3, "o")):

@@ -6,7 +6,7 @@ import pytest
 from comfy_browser import Browser
 from PIL import Image
 from sound_files import beat_file
-from story_panel import STORY, TEXT, TRACKER, noted, opened, text_of, until_text
+from story_panel import STORY, TEXT, TRACKER, noted, opened, text_of, undo_until, until_text
 
 pytestmark = [pytest.mark.slow, pytest.mark.same_page]
 
@@ -52,10 +52,7 @@ def test_scenes_are_chosen_copied_pasted_moved_and_deleted_together(browser: Bro
     until_words(browser, "red", "blue", "blue", "green", "green")
     page.keyboard.press("Delete")
     until_words(browser, "red", "blue", "green")
-    for _ in range(3):
-        page.keyboard.press("Control+z")
-        page.wait_for_timeout(400)
-    page.wait_for_function("(story) => " + f"{TEXT}.value === story", arg=STORY)
+    undo_until(browser, STORY)
     bars.nth(0).focus()
     page.keyboard.press("Control+a")
     assert page.evaluate(CHOSEN) == "123"
@@ -86,11 +83,7 @@ def test_the_panel_can_undo_after_the_graph_has_gone_through_texts_that_are_no_s
         page.wait_for_timeout(700)
     until_text(browser, "a vi\n")
     page.wait_for_function("!document.querySelector('.hf-story input[value=\"↶\"]').disabled")
-    page.locator(".hf-story .hf-bar").nth(0).focus()
-    for _ in range(4):
-        page.keyboard.press("Control+z")
-        page.wait_for_timeout(300)
-    page.wait_for_function("(story) => " + f"{TEXT}.value === story", arg=STORY)
+    undo_until(browser, STORY)
     assert browser.page_errors == []
 
 
@@ -173,12 +166,10 @@ def test_a_high_panel_shows_the_whole_story_as_text_that_can_be_edited(browser: 
     page.wait_for_function(
         "document.querySelector('.hf-story-script').value.includes('a black tower')"
     )
-    page.locator(".hf-story .hf-bar").nth(0).focus()
-    for _ in range(2):
-        page.keyboard.press("Control+z")
-        page.wait_for_timeout(400)
-    page.wait_for_function("(story) => " + f"{TEXT}.value === story", arg=STORY)
-    assert script.input_value() == STORY
+    undo_until(browser, STORY)
+    page.wait_for_function(
+        "(story) => document.querySelector('.hf-story-script').value === story", arg=STORY
+    )
     page.keyboard.press("f")
     script.wait_for(state="hidden")
     assert browser.page_errors == []

@@ -28,7 +28,7 @@ _OPEN = (
     "window.app?.graph && window.app.canvas && "
     "window.app.extensionManager?.workflow?.activeWorkflow"
 )
-_LISTEN = """() => {
+LISTEN = """() => {
   window.__runs = [];
   window.__queuePrompt = app.api.queuePrompt; // the pack's own
   for (const outcome of ["success", "error", "interrupted"])
@@ -146,7 +146,7 @@ class Browser:
             for name, value in settings.items():
                 self.server.post(f"/settings/{name}", value)
             self.page = self.open_page()
-            self.page.evaluate(_LISTEN)
+            self.page.evaluate(LISTEN)
         except BaseException:
             self.__exit__()
             raise

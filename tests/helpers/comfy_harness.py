@@ -147,6 +147,10 @@ class ComfyServer:
             self._process.wait()
 
     @property
+    def is_up(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
@@ -210,6 +214,29 @@ class ComfyServer:
 
     def interrupt(self) -> None:
         self.post("/interrupt", {})
+
+    def end_runs(self) -> None:
+        """Stop what runs, forget what is queued, and hold nothing."""
+        self.hold(None)
+        self.post("/queue", {"clear": True})
+        end = time.monotonic() + 60
+        while self._runs():
+            assert time.monotonic() < end, "a run does not stop"
+            self.interrupt()
+            time.sleep(0.2)
+
+    def is_idle_within(self, seconds: float) -> bool:
+        """Whether nothing runs or is queued any more before so many seconds have passed."""
+        end = time.monotonic() + seconds
+        while self._runs():
+            if time.monotonic() > end:
+                return False
+            time.sleep(0.1)
+        return True
+
+    def _runs(self) -> list[Any]:
+        queue = self.get_json("/queue")
+        return queue["queue_running"] + queue["queue_pending"]
 
     def free(self) -> None:
         """Unload the models and forget cached outputs.

@@ -12,6 +12,7 @@ SIZES = "() => app.graph.nodes.map((node) => [...node.size].map(Math.round))"
 TOGGLE = "app.extensionManager.bottomPanel.toggleBottomPanelTab('headforcing.story')"
 THEME = "(name) => app.extensionManager.setting.set('Comfy.ColorPalette', name)"
 STORY = "0:00 a red ball\n0:02 [cut] a blue cross\n0:04 a green star"
+FINISHED = f"{VIDEO}?.readyState >= 2 && !{VIDEO}.src.startsWith('blob:')"
 
 
 def opened(editor: Browser, **graph: Any) -> None:
@@ -42,6 +43,25 @@ def text_of(editor: Browser) -> str:
 def until_text(editor: Browser, holds: str) -> None:
     """Wait until the text of the story has a part."""
     editor.page.wait_for_function(f"(part) => {TEXT}.value.includes(part)", arg=holds)
+
+
+def until_finished(editor: Browser) -> None:
+    """Wait until the panel shows the finished video in place of the one that grows."""
+    editor.page.wait_for_function(FINISHED)
+
+
+def undo_until(editor: Browser, text: str) -> None:
+    """Undo in the panel, a step when the one before has changed the text, until the story has this
+    text.
+    """
+    for _ in range(12):
+        before = text_of(editor)
+        if before == text:
+            return
+        editor.page.locator(".hf-story .hf-bar").nth(0).focus()
+        editor.page.keyboard.press("Control+z")
+        editor.page.wait_for_function("(before) => " + f"{TEXT}.value !== before", arg=before)
+    assert text_of(editor) == text
 
 
 _HOLD_ANSWERS = """() => {
