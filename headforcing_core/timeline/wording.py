@@ -1,4 +1,4 @@
-"""Words that no prompt can hold: another time in brackets, braces that choose, comments."""
+"""Words that no prompt can hold: a time in brackets, words that choose or change, comments."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ _IN_BRACKETS = re.compile(rf"{IN_BRACKETS}[\]:]|\d:\d\d(?::\d\d[:;,]|,)\d", FLAG
 _COMMENT = re.compile(  # also a negative prompt, which a distilled model has no use for
     rf"(?:^|\s)(?://(?=\s|$)|/\*|--neg\b|(?:{NEGATIVES})\s?[:：]).{{0,40}}", re.IGNORECASE
 )
+_CHANGES = re.compile(r"\[[^\[\]:]*:[^\[\]:]*:\s?(?:\d{1,9}(?:\.\d{0,9})?|\.\d{1,9})\s?\]")
 _ESCAPED_WORDS = re.compile(r"\\\{(?:[^{}]|\{[^{}|｜]*\})*\}")
-_BRACES_AND_BARS = re.compile(rf"{_ESCAPED_WORDS.pattern}|\\[{{}}]|[{{}}|｜]")
+_WORDS_IN_BRACKETS = r"\[[^\[\]|｜]*[|｜][^\[\]]*\]"
+_BRACES_AND_BARS = re.compile(rf"{_ESCAPED_WORDS.pattern}|\\[{{}}]|{_WORDS_IN_BRACKETS}|[{{}}|｜]")
 
 
 def check_words(text: str, line: int | None = None) -> None:
-    """Refuse what would be sent to the model as words: a time in brackets, braces that choose,
-    comments.
+    """Refuse what would be sent to the model as words: a time in brackets, words that choose or
+    change, comments.
     """
     inside = _IN_BRACKETS.search(text if text.isascii() else plain(text))
     if inside is not None:
@@ -31,8 +33,15 @@ def check_words(text: str, line: int | None = None) -> None:
         )
     if ("|" in text or "｜" in text) and _chooses(text):
         raise TimelineError(
-            "{red|blue} chooses a word in ComfyUI's text box, not here: write one; \\{ and \\} are "
-            "braces",
+            "{red|blue} or [red|blue] chooses a word in other programs, not here: write one; \\{ "
+            "and \\} are braces",
+            line,
+        )
+    change = _CHANGES.search(text)
+    if change is not None:
+        raise TimelineError(
+            f"{change[0][:40]!r} changes words during a picture in other programs, not here: write "
+            "a prompt with its time for each",
             line,
         )
     comment = _COMMENT.search(text)
@@ -45,13 +54,13 @@ def check_words(text: str, line: int | None = None) -> None:
 
 
 def _chooses(text: str) -> bool:
-    """Whether a bar stands inside braces."""
+    """Whether a bar stands inside braces or brackets."""
     pieces = split_outside(_ESCAPED_WORDS.sub("", text))
     return any("|" in piece or "｜" in piece for piece in pieces)
 
 
 def split_outside(text: str) -> list[str]:
-    """A text cut at its bars, full-width ones too, and not inside braces."""
+    """A text cut at its bars, full-width ones too, and not inside braces or brackets."""
     cuts = [-1]
     depth = 0
     for mark in _BRACES_AND_BARS.finditer(text):

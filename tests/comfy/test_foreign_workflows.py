@@ -56,17 +56,12 @@ def test_a_workflow_of_another_form_does_not_stop_its_render(
     queued(comfy, changed(graph, "sampler", crf=30 + place), extra_data=extra)
 
 
-FAILS = pytest.mark.xfail(
-    reason="the id of the workflow is read from what is no object", strict=True
-)
-
-
 @pytest.mark.parametrize(
     ("seed", "info"),
     [
         (723, []),
-        pytest.param(724, "x", marks=FAILS),
-        pytest.param(725, 5, marks=FAILS),
+        (724, "x"),
+        (725, 5),
         (726, {"workflow": {"extra": {HEADS: 7}}}),
     ],
 )

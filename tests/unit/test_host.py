@@ -492,3 +492,20 @@ def test_the_graph_and_the_workflow_are_told_what_has_changed_and_nothing_else()
     before = copy.deepcopy(seen)
     rewrite(seen, "gone", STORY, STORY | {"prompts": "b"})  # of a graph that a script queued
     assert seen == before
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        *(None, [], "x", {"workflow": []}, {"workflow": {"nodes": 5, "definitions": 5}}),
+        {"workflow": {"nodes": [None, 5, {"type": []}, {"id": 12, "type": {}}]}},
+        {"workflow": {"nodes": {}, "definitions": {"subgraphs": [5, {"id": [], "nodes": "x"}]}}},
+    ],
+)
+def test_a_workflow_of_another_form_is_left_as_it_is(extra):
+    graph = host_module("graph.queued_graph")
+    seen = hidden({"12:5": {"inputs": STORY}})
+    seen.extra_pnginfo = copy.deepcopy(extra)
+    graph.rewrite(seen, "12:5", STORY, STORY | {"prompts": "b"})
+    assert seen.prompt["12:5"]["inputs"]["prompts"] == "b" and seen.extra_pnginfo == extra
+    assert graph.workflow_id(seen) == ""

@@ -49,12 +49,15 @@ NEW_FORMS = ("a list", "shots", "a screenplay", "parts of the video", "a table")
 
 
 def is_new(text: str) -> bool:
-    """Whether a text is of a form that was no story then, or that is refused as such."""
+    """Whether a text is of a form that was no story then, or that is refused as such; so are words
+    that choose, as in [red|blue].
+    """
     try:
         return paste(text).form in NEW_FORMS
     except TimelineError:
         return any(
-            re.match(r"\s*(?:[-*+•>–—]|\d+[.)]|#{1,6})\s", line) for line in text.split("\n")
+            re.match(r"\s*(?:[-*+•>–—]|\d+[.)]|#{1,6})\s|.*\[[^\[\]]*[|｜][^\[\]]*\]", line)
+            for line in text.split("\n")
         )
 
 

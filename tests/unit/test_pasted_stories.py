@@ -487,9 +487,16 @@ NO_STORIES = {  # a text, and what is said of it
             "{{a}|{b}} d",
             "a { b | c",
             '["a {b|c}"]',
+            "[fox|wolf] in snow",
+            "0:00 a [fox|wolf]\n0:05 snow",
         ),
-        "{red|blue} chooses a word in ComfyUI's text box, not here: write one",
+        "{red|blue} or [red|blue] chooses a word in other programs, not here: write one",
     ),
+    **{
+        text: f"{change!r} changes words during a picture in other programs, not here"
+        for change in ("[a fox:a wolf:0.5]", "[:a wolf:12]", "[a fox::.25]")
+        for text in (change, f"a photo of {change}", f"0:00 a photo of {change}\n0:05 snow")
+    },
     '"0": "a"\n"24": "b"': """not valid JSON (Expecting ',' delimiter: line 2 column""",
     '"0": "a", "24": 5': "a JSON timeline is",
     '{"prompts": ["a"], "switch_frame_indices": [3]}': "one fewer than the prompts",

@@ -97,7 +97,7 @@ def rewrite(hidden: Any, node_id: str, before: Fields, after: Fields) -> None:
     """
     changed = {name: value for name, value in after.items() if value != before[name]}
     inputs_of(hidden, node_id).update(changed)
-    node = _workflow_node((hidden.extra_pnginfo or {}).get("workflow") or {}, node_id)
+    node = _workflow_node(workflow_of(hidden), node_id)
     values = node.get("widgets_values")
     for named in (values, node.get("widgets_values_named")):  # newer editors read the latter
         if isinstance(named, dict):
@@ -115,23 +115,40 @@ def _workflow_node(workflow: Fields, node_id: str) -> Fields:
     """A node of a workflow by its id in the queued graph, "5" or, in a subgraph, "12:5"; empty
     where there is none.
     """
-    definitions = workflow.get("definitions") or {}
-    subgraphs = {graph["id"]: graph for graph in definitions.get("subgraphs") or []}
+    definitions = _fields(workflow.get("definitions"))
+    subgraphs = {str(graph.get("id")): graph for graph in _objects(definitions.get("subgraphs"))}
     graph = workflow
-    found = {}
+    found = Fields()
     for part in node_id.split(":"):
-        nodes = {str(node["id"]): node for node in graph.get("nodes") or []}
+        nodes = {str(node.get("id")): node for node in _objects(graph.get("nodes"))}
         found = nodes.get(part, {})
-        graph = subgraphs.get(found.get("type"), {})
+        graph = subgraphs.get(str(found.get("type")), {})
     return found
 
 
+def extra_of(hidden: Any) -> Fields:
+    """The extra data of a queued graph; empty where another program has sent something else."""
+    return _fields(getattr(hidden, "extra_pnginfo", None))
+
+
+def workflow_of(hidden: Any) -> Fields:
+    """The workflow that was queued; empty where a script has queued the graph alone."""
+    return _fields(extra_of(hidden).get("workflow"))
+
+
 def workflow_id(hidden: Any) -> str:
-    """The id of the graph that was queued; empty where it has none, as when a script queued it."""
-    workflow = (hidden.extra_pnginfo or {}).get("workflow")
-    graph = str(workflow.get("id", "")) if isinstance(workflow, dict) else ""
+    """The id of the workflow that was queued; empty where it has none."""
+    graph = str(workflow_of(hidden).get("id", ""))
     # all zeros is that of a graph without one, until its page is reloaded
     return graph if graph.strip("0-") else ""
+
+
+def _fields(value: Any) -> Fields:
+    return value if isinstance(value, dict) else {}
+
+
+def _objects(value: Any) -> list[Fields]:
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
 
 
 def prompt_id() -> str:

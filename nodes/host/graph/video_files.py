@@ -13,17 +13,15 @@ from comfy_api.latest import io, ui
 from ....headforcing_core.files import Fields
 from ....headforcing_core.plan.request import file_tags
 from ..folders import OutputFile
-from .queued_graph import prompt_id
+from .queued_graph import extra_of, prompt_id, workflow_of
 
 HEADS = "head_forcing_heads"  # in the extra data of a workflow
 
 
 def heads_in(hidden: Any) -> Any:
     """The head roles in the workflow of a video that was dropped on the canvas; None for none."""
-    found = getattr(hidden, "extra_pnginfo", None)
-    for key in ("workflow", "extra", HEADS):
-        found = found.get(key) if isinstance(found, dict) else None
-    return found
+    extra = workflow_of(hidden).get("extra")
+    return extra.get(HEADS) if isinstance(extra, dict) else None
 
 
 def saved(file: OutputFile) -> ui.SavedResult:
@@ -48,8 +46,8 @@ def tags_of(hidden: Any, about: Fields | None = None, fps: float | None = None) 
     """
     if args.disable_metadata:
         return {}
-    tags = dict(hidden.extra_pnginfo or {})
-    if isinstance(workflow := tags.get("workflow"), dict) and (run := prompt_id()):
+    tags = dict(extra_of(hidden))
+    if (workflow := workflow_of(hidden)) and (run := prompt_id()):
         extra = workflow.get("extra")
         if not isinstance(extra, dict):  # another program may have written it
             extra = {}

@@ -11,7 +11,7 @@ EXAMPLES = {
     "狐｜狼": [(None, "狐"), (None, "狼")],
     "9:16 vertical | 16:9 wide": [(None, "9:16 vertical"), (None, "16:9 wide")],
 }
-REFUSED = {"9:16 a fox ||\na wolf": 1, "5 foxes\n{red|blue}": 1}
+REFUSED = {"9:16 a fox ||\na wolf": 1, "5 foxes\n{red|blue}": 1, "[fox|wolf] in snow": 1}
 
 
 def read(text: Text) -> list[Prompt] | None:
