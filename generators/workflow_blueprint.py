@@ -22,6 +22,7 @@ OUTPUTS = (("sampler", "video", "video"), ("sampler", "report", "report"))
 INPUT_NODE = -10
 OUTPUT_NODE = -20
 _LINK = ("id", "origin_id", "origin_slot", "target_id", "target_slot", "type")
+_RENDERER = {"workflowRendererVersion": "LG"}
 _NAMESPACE = uuid.UUID("6f1d7a52-52a4-4f0a-9a2c-7d6f3a1c0b11")
 
 
@@ -48,14 +49,7 @@ def blueprint(graph: dict[str, Any], numbers: dict[str, int]) -> dict[str, Any]:
         target["link"] = last
         link = (last, INPUT_NODE, place, numbers[node], slot, target["type"])
         links.append(dict(zip(_LINK, link, strict=True)))
-        inputs.append(
-            {
-                "id": stable_id(f"input {label}"),
-                "name": label,
-                "type": target["type"],
-                "linkIds": [last],
-            }
-        )
+        inputs.append(_port("input", label, target["type"], last))
         values.append(_value(nodes[numbers[node]], widget))
     for place, (node, name, label) in enumerate(OUTPUTS):
         slot, source = _slot(nodes[numbers[node]], "outputs", name)
@@ -63,25 +57,46 @@ def blueprint(graph: dict[str, Any], numbers: dict[str, int]) -> dict[str, Any]:
         source["links"] = [*(source["links"] or []), last]
         link = (last, numbers[node], slot, OUTPUT_NODE, place, source["type"])
         links.append(dict(zip(_LINK, link, strict=True)))
-        outputs.append(
-            {
-                "id": stable_id(f"output {label}"),
-                "name": label,
-                "type": source["type"],
-                "linkIds": [last],
-            }
-        )
-    state = {
-        "lastGroupId": len(graph["groups"]),
-        "lastNodeId": graph["last_node_id"],
-        "lastLinkId": last,
+        outputs.append(_port("output", label, source["type"], last))
+    inside = _inside(graph, inputs, outputs, links)
+    about = {"BlueprintDescription": DESCRIPTION, "BlueprintSearchAliases": ALIASES}
+    return {
+        "id": stable_id(f"{NAME} blueprint"),
+        "revision": 0,
+        "last_node_id": 1,
+        "last_link_id": 0,
+        "nodes": [_outside(inside, values)],
+        "links": [],
+        "groups": [],
+        "definitions": {"subgraphs": [inside]},
+        "config": {},
+        "extra": _RENDERER | about,
+        "version": 0.4,
     }
+
+
+def _port(side: str, label: str, kind: str, link: int) -> dict[str, Any]:
+    """An input or output of the subgraph, for values of a kind."""
+    return {"id": stable_id(f"{side} {label}"), "name": label, "type": kind, "linkIds": [link]}
+
+
+def _inside(
+    graph: dict[str, Any],
+    inputs: list[dict[str, Any]],
+    outputs: list[dict[str, Any]],
+    links: list[dict[str, Any]],
+) -> dict[str, Any]:
+    """The subgraph: the nodes of `graph` with these inputs, outputs and links, the newest last."""
     right = max(node["pos"][0] + node["size"][0] for node in graph["nodes"])
-    renderer = {"workflowRendererVersion": "LG"}
-    inside = {
+    return {
         "id": stable_id(NAME),
         "version": 1,
-        "state": state | {"lastRerouteId": 0},
+        "state": {
+            "lastGroupId": len(graph["groups"]),
+            "lastNodeId": graph["last_node_id"],
+            "lastLinkId": links[-1]["id"],
+            "lastRerouteId": 0,
+        },
         "revision": 0,
         "config": {},
         "name": NAME,
@@ -96,23 +111,9 @@ def blueprint(graph: dict[str, Any], numbers: dict[str, int]) -> dict[str, Any]:
         "nodes": graph["nodes"],
         "groups": graph["groups"],
         "links": links,
-        "extra": renderer,
+        "extra": _RENDERER,
         "category": "Video generation and editing/Text to video",
         "description": DESCRIPTION,
-    }
-    return {
-        "id": stable_id(f"{NAME} blueprint"),
-        "revision": 0,
-        "last_node_id": 1,
-        "last_link_id": 0,
-        "nodes": [_outside(inside, values)],
-        "links": [],
-        "groups": [],
-        "definitions": {"subgraphs": [inside]},
-        "config": {},
-        "extra": renderer
-        | {"BlueprintDescription": DESCRIPTION, "BlueprintSearchAliases": ALIASES},
-        "version": 0.4,
     }
 
 

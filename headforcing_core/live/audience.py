@@ -4,11 +4,11 @@ has to be.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
 from dataclasses import dataclass
-from functools import cached_property
 
 LEAD_SECONDS = 1.5
 HEARD_SECONDS = 2.0  # for which the video plays on at a page that says nothing: it may be busy
@@ -22,6 +22,9 @@ _LATEST = 4  # blocks whose time counts
 
 class Audience:
     """People who watch. Seconds are those of the story."""
+
+    def begin(self) -> None:
+        """Called when the first block is there."""
 
     def position(self, end: float) -> float | None:
         """The second that is watched, at most `end`; None if nobody watches, and nothing waits."""
@@ -71,11 +74,10 @@ class Pages(Audience):
         self._told: dict[str, _Told] = {}  # by page; replaced as a whole
         self._lock = threading.Lock()  # of those who replace it
         self._played = 0.0
+        self._began = math.inf  # time of the first block: a model takes its time to load
 
-    @cached_property
-    def _began(self) -> float:
-        """Time of the first block, when this is asked first: a model takes its time to load."""
-        return time.monotonic()
+    def begin(self) -> None:
+        self._began = time.monotonic()
 
     def tell(self, page: str, second: float, rate: float) -> None:
         """Take the position of a page, and how fast it plays: 0 while it is paused."""
@@ -100,11 +102,10 @@ class Pages(Audience):
 
     @property
     def leaving(self) -> str:
-        began = self._began
         now = time.monotonic()
-        if not self._present and now - began > LOST_SECONDS:
+        if not self._present and now - self._began > LOST_SECONDS:
             return f"no page has shown it for {LOST_SECONDS:g} s"
-        if now - max(began, self._played) > PAUSED_SECONDS:
+        if now - max(self._began, self._played) > PAUSED_SECONDS:
             return f"it was paused for {PAUSED_SECONDS / 60:g} minutes"
         return ""
 

@@ -169,6 +169,8 @@ class Performance(LiveEdits):
             self._block_began = time.monotonic()
 
     def add(self, block: Block) -> None:
+        if block.index == 0:
+            self.audience.begin()
         is_made = self.render.run.is_made(block.index)
         if is_made:
             self.lead.add(time.monotonic() - self._block_began)

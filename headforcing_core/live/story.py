@@ -65,7 +65,7 @@ class GrowingStory:
 
     Attributes:
         prompts: as they are written.
-        lines: of the prompts, in the written form.
+        lines: of the prompts, in the written form, each written once.
         shared: the words of every prompt.
         timeline: of the text, on the blocks of the video.
         read: reads another text with the arguments of this one.
@@ -111,17 +111,14 @@ class GrowingStory:
     @property
     def text(self) -> str:
         """The story in the written form, without its length."""
-        return "\n".join([*self._heading, *self.lines])
+        heading = [f"[shared] {self.shared}"] if self.shared else []
+        return "\n".join([*heading, *self.lines])
 
     @property
     def text_with_length(self) -> str:
         """The same with the end of the video behind the last time."""
-        last = _line(self.prompts[-1], self.timeline.clock, self.timeline.seconds)
-        return "\n".join([*self._heading, *self.lines[:-1], last])
-
-    @property
-    def _heading(self) -> list[str]:
-        return [f"[shared] {self.shared}"] if self.shared else []
+        timeline = self.timeline
+        return write_timeline(self.prompts, timeline.clock, timeline.seconds, self.shared)
 
     def shown(self, block: int) -> int:
         """The index of the prompt of a block."""
@@ -271,7 +268,7 @@ def _tag_alone(words: str) -> str | None:
     return words if tag is not None and (tag.words, tag.rest) == (words, "a") else None
 
 
-def _line(prompt: PlacedPrompt, clock: BlockClock, end: float | None = None) -> str:
+def _line(prompt: PlacedPrompt, clock: BlockClock) -> str:
     """The line of a prompt in the written form."""
     before = [_ANY] if prompt.start_block else []
-    return write_timeline([*before, prompt], clock, end).split("\n")[-1]
+    return write_timeline([*before, prompt], clock).split("\n")[-1]

@@ -11,6 +11,7 @@ import torch
 from headforcing.cli.values import EmbeddedModel
 from headforcing.headforcing_core.demo import assets
 from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.live import audience
 from headforcing.headforcing_core.live.audience import Audience, Pages, Player
 from headforcing.headforcing_core.live.performance import Performance
 from headforcing.headforcing_core.live.story import Beats, GrowingStory, Said
@@ -449,8 +450,13 @@ def test_no_page_is_lost_where_many_tell_at_the_same_time(monkeypatch):
 
 def test_a_video_without_a_page_and_one_that_is_paused_come_to_an_end(clock):
     pages = Pages()
-    clock[0] += 60.0
-    assert pages.leaving == "", "a model that is loaded takes its time"
+    for _ in range(2):
+        assert pages.leaving == "", "a model that is loaded takes its time"
+        assert pages.position(9.0) == 0.0
+        clock[0] += 60.0
+    pages.begin()
+    clock[0] += 9.0
+    assert pages.leaving == ""
     pages.tell("a", 1.0, 0.0)
     clock[0] += 9.0
     assert pages.leaving == ""
@@ -483,6 +489,15 @@ def test_a_video_that_nobody_watches_any_more_is_finished(backbone, job_of_text,
 
     latents, _, live = perform(backbone, job_of_text(BEGIN, 30), {}, audience=Gone())
     assert live.why == Gone.leaving and len(latents) < 3 * 8
+
+
+def test_pages_have_time_from_the_first_block_on(backbone, job_of_text, monkeypatch):
+    def fail():
+        raise AssertionError("nobody is waited for")
+
+    monkeypatch.setattr(audience, "LOST_SECONDS", 0.0)
+    _, _, live = perform(backbone, job_of_text(BEGIN, 30), {}, audience=Pages(), while_waiting=fail)
+    assert live.why == "no page has shown it for 0 s"
 
 
 def test_a_prompt_begins_where_a_block_is_nearest_to_a_beat(backbone, job_of_text):
