@@ -59,8 +59,8 @@ class Performance(LiveEdits):
     """Lets a video go on without a fixed end, and takes the prompts that are given meanwhile: a
     listener of the render. It must be the last one, since `add` may wait.
 
-    `perform`, `replace_story` and `stop` may be called from any thread. Each returns at once; the
-    result of its `Future` is a `Placed`, or the HeadForcingError that refuses it.
+    `perform`, `expect`, `replace_story` and `stop` may be called from any thread, and return at
+    once. The result of a `Future` is a `Placed`, or the HeadForcingError that refuses the change.
 
     Args:
         text: the story that the video begins with, in the written form. Prompts for later stay.
@@ -111,6 +111,7 @@ class Performance(LiveEdits):
         self.why = ""
         self._timed_block = -1  # whose time is taken, with what is written again before it
         self._block_began = 0.0
+        self._expected = ""
         self._noted: RenderJob | None = None  # the one whose note waits
         self._lock = threading.Lock()  # guards `_noted`
 
@@ -126,6 +127,10 @@ class Performance(LiveEdits):
         """Let a prompt begin with the next block that has not begun; arguments as of `Said`."""
         said = Said(words, tag, recall, beats)
         return self._changes.put(lambda story: self._with_prompt(story, said))
+
+    def expect(self, words: str) -> None:
+        """Encode these words, which may be given soon, if the render has the time meanwhile."""
+        self._expected = words
 
     def replace_story(self, text: str) -> Future[Placed]:
         """Go on with another text in the written form, which begins as the story does."""
@@ -178,8 +183,9 @@ class Performance(LiveEdits):
         self._lengthen()
         end = self._plan.start_seconds(block.index + 1)
         self._see_audience()
-        while is_made and not self.ends and self._is_ahead(end):
+        while is_made and not self.ends and (spare := self._spare_seconds(end)) > 0:
             self._while_waiting()
+            self._encode_expected(spare)
             self._changes.wait(_POLL_SECONDS)
             self._see_audience()
             self._take_changes()
@@ -219,10 +225,23 @@ class Performance(LiveEdits):
         """Number of blocks of the story that have begun."""
         return max(0, self.render.script.begun - self._plan.layout.start_blocks)
 
-    def _is_ahead(self, end: float) -> bool:
-        """Whether the audience has enough of a video that is finished up to this second."""
+    def _spare_seconds(self, end: float) -> float:
+        """Seconds for which the render can wait if the video is finished up to this second."""
         position = self.audience.position(end)
-        return position is not None and end - position > self.lead.seconds
+        return 0.0 if position is None else end - position - self.lead.seconds
+
+    def _encode_expected(self, spare: float) -> None:
+        """Encode the words that are expected, if that took less than these seconds before."""
+        words = self._expected
+        if not words or self._changes.encode_seconds > spare:
+            return
+        self._expected = ""
+        try:
+            story = self._with_prompt(self.story, Said(words))
+            known = self.render.job.request.embeds
+            self._changes.encode_ahead([text for text in story.timeline.texts if text not in known])
+        except HeadForcingError:
+            pass  # it is told when the words are given
 
     def _take_changes(self) -> None:
         while self._changes.waits:
@@ -317,6 +336,8 @@ class _Changes(Story):
     def __init__(self, host: Story, performance: Performance):
         self._host = host
         self._performance = performance
+        self.encode_seconds = 0.0  # that the last encoding took
+        self._ahead: Embeddings = {}
         self._waiting: deque[tuple[Change, Future[Placed]]] = deque()
         self._came = threading.Event()
         self._lock = threading.Lock()  # guards `_waiting` and `_is_closed`
@@ -383,7 +404,19 @@ class _Changes(Story):
         self._performance.check_disk(plan)
 
     def encode(self, texts: list[str]) -> Embeddings:
-        return self._host.encode(texts)
+        embeds = {text: self._ahead[text] for text in texts if text in self._ahead}
+        new = [text for text in texts if text not in embeds]
+        return {**embeds, **self._encode(new)} if new else embeds
+
+    def encode_ahead(self, texts: list[str]) -> None:
+        """Encode texts and keep their embeddings until others are encoded ahead."""
+        self._ahead = self.encode(texts)
+
+    def _encode(self, texts: list[str]) -> Embeddings:
+        began = time.monotonic()
+        embeds = self._host.encode(texts)
+        self.encode_seconds = time.monotonic() - began
+        return embeds
 
     def about(self) -> Fields:
         return self._host.about()

@@ -109,6 +109,8 @@ def test_bars_that_are_edited_meanwhile_are_taken_and_a_paused_video_waits(comfy
         page.is_paused = True
         until_it_waits(page)
         done = page.done
+        typed = ids | {"words": STAR, "expected": True}
+        assert comfy.post("/headforcing/perform", typed) == (200, {})
         page.taken(STAR)
         assert page.done == done, "the prompt is taken while it waits"
         page.is_paused = False

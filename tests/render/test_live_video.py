@@ -408,6 +408,30 @@ def test_the_render_stays_ahead_of_who_watches_and_no_further(backbone, job_of_t
     assert len(waits) > 15, "it waits between blocks"
 
 
+@pytest.mark.parametrize("spare", [True, False])
+def test_words_that_are_expected_are_encoded_while_the_render_waits(backbone, job_of_text, spare):
+    """Only if the last encoding was shorter than the render can wait."""
+    encoded = {}
+
+    def expect(live):
+        live._changes.encode_seconds = 0.0 if spare else 100.0
+        live.expect("half a wor")
+        live.expect(CROSS)
+        live.expect("")
+        live.expect(CUBE)
+
+    def give(live):
+        encoded["before"] = list(live.host.encoded)
+        given = live.perform(CUBE)
+        given.add_done_callback(lambda placed: encoded.update(after=list(live.host.encoded)))
+
+    said = {2: expect, 8: give, 12: lambda live: live.expect("[recall 9] a"), 16: Performance.stop}
+    _, _, live = perform(backbone, job_of_text(BEGIN, 30), said, audience=Watched(), lead=2.0)
+    assert encoded == {"before": [CUBE] if spare else [], "after": [CUBE]}
+    assert [prompt.text for prompt in live.story.prompts] == [RED, CUBE]
+    assert live.host.refusals == []
+
+
 @pytest.fixture
 def clock(monkeypatch):
     """Seconds that a test sets."""

@@ -148,6 +148,11 @@ class PerformedStory(LiveStory):
         position = self.audience.position(answer["seconds"])
         return {**answer, "in": answer["seconds"] - (position or 0.0)}
 
+    def expect(self, words: str) -> Fields:
+        """Encode words that may be given soon, if there is time; the answer is empty."""
+        self._running().expect(words)
+        return {}
+
     def stop(self) -> Fields:
         """End the video with the next block; answers as `tell`."""
         return self._answer(self._running().stop())
@@ -284,7 +289,8 @@ def _running_story(client: str, prompt_id: str) -> PerformedStory:
 
 def perform(body: Any) -> Fields:
     """Give the live video a prompt, or end it with `stop`; `body` holds `client_id` and
-    `prompt_id`, and may hold `words`, `tag`, `recall` and `beats`, as of `live.story.Said`.
+    `prompt_id`, and may hold `words`, `tag`, `recall` and `beats`, as of `live.story.Said`. With
+    `expected` the words are still being typed.
     """
     if not isinstance(body, dict):
         raise HeadForcingError("expected a JSON object with client_id and prompt_id")
@@ -298,6 +304,8 @@ def perform(body: Any) -> Fields:
     story = _running_story(client, prompt_id)
     if body.get("stop") is True:
         return story.stop()
+    if body.get("expected") is True:
+        return story.expect(words)
     return story.perform(Said(words, tag, recall, _beats(body.get("beats"))))
 
 
