@@ -139,7 +139,7 @@ export {};
  * @property {(index: number) => void} select
  * @property {(index: number, how: "only" | "keep" | "range" | "toggle") => void} choose see `Choice`
  * @property {(first: number, count: number) => void} span chooses prompts in a row
- * @property {(segments: Segment[], selected: number) => void} preview shows a drag that goes on
+ * @property {(segments: Segment[], selected: number, count: number) => void} preview shows a drag that goes on
  * @property {(index: number) => void} dropped ends a drag that changes nothing
  * @property {(segments: Segment[], key: string | null, selected: number) => void} commit writes changed prompts
  * @property {(index: number) => void} locked says that a prompt has begun and stays

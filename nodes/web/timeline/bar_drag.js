@@ -1,9 +1,14 @@
 // A bar, or the handle at its beginning, that a pointer drags.
-import { dragPrompt, dragStart, followPointer, isSameStory } from "./drag.js";
+import { dragPrompts, dragStart, followPointer, isSameStory } from "./drag.js";
 import { blockAt } from "./segments.js";
 /** @import {Actions, Segment} from "../types.js" */
 /** @import {Bars} from "./bars.js" */
 /** @import {DragResult} from "./drag.js" */
+
+/**
+ * The prompts that a drag to a block makes; null while there is nothing to show.
+ * @typedef {(block: number, event: PointerEvent) => DragResult | null} ResultAt
+ */
 
 const STILL = 5; // pixels that a pointer may move in a click
 
@@ -43,33 +48,38 @@ export class BarDrag {
   }
 
   /**
-   * Drag a whole prompt to another place in the order.
+   * Drag a whole prompt, or the chosen ones in a row with it, to another place in the order.
    * @param {PointerEvent} press
    * @param {number} index
    */
   dragBar(press, index) {
-    const { timeline, segments, enabled } = this.#bars.state;
+    const { timeline, segments, choice, enabled } = this.#bars.state;
     if (press.button !== 0 || !enabled) return;
-    const grip = blockAt(timeline, this.#bars.secondsAt(press)) - segments[index].start_block;
-    this.#follow(press, index, (block, event) => {
+    const row = choice.rowWith(index);
+    const { first, count } = row;
+    const grip = blockAt(timeline, this.#bars.secondsAt(press)) - segments[first].start_block;
+    /** @type {ResultAt} */
+    const resultAt = (block, event) => {
       if (!this.hasMoved && Math.abs(event.clientX - press.clientX) < STILL) return null;
       this.hasMoved = true;
-      if (this.#bars.isBegun(segments[index])) {
-        this.#actions.locked(index);
+      if (this.#bars.isBegun(segments[first])) {
+        this.#actions.locked(first);
         return null;
       }
       const begun = segments.filter(this.#bars.isBegun).length;
-      return dragPrompt(segments, index, block - grip, begun);
-    });
+      return dragPrompts(segments, first, block - grip, begun, count);
+    };
+    this.#follow(press, index, resultAt, row);
   }
 
   /**
    * Show what a drag makes of the prompts, and write it into the text when the pointer is released.
    * @param {PointerEvent} press
    * @param {number} index of the prompt whose bar or handle is pressed
-   * @param {(block: number, event: PointerEvent) => DragResult | null} resultAt null while there is nothing to show
+   * @param {ResultAt} resultAt
+   * @param {{first: number, count: number}} row of prompts that are dragged
    */
-  #follow(press, index, resultAt) {
+  #follow(press, index, resultAt, { first, count } = { first: index, count: 1 }) {
     press.stopPropagation();
     const { timeline, segments } = this.#bars.state;
     /** @type {DragResult | null} */
@@ -83,7 +93,7 @@ export class BarDrag {
       if (!next) return;
       result = next;
       this.#bars.scrollAfter(event.clientX);
-      this.#actions.preview(result.segments, result.selected);
+      this.#actions.preview(result.segments, result.selected, count);
       this.#bars.showEdge(result.segments[result.selected].start_block);
       this.#bars.focusBar(result.selected);
     };
@@ -91,7 +101,8 @@ export class BarDrag {
     const stop = (isReleased) => {
       this.held = -1;
       this.#bars.showEdge(null);
-      if (result) this.#end(index, segments, isReleased ? result : null);
+      if (result) this.#end(first, segments, isReleased ? result : null);
+      if (result && count > 1) this.#actions.span(isReleased ? result.selected : first, count);
     };
     followPointer(press, move, stop, "Escape");
     this.held = index;

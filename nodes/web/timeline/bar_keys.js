@@ -90,19 +90,16 @@ export class BarKeys {
    */
   #pass(segments, index, way) {
     const { choice } = this.#bars.state;
-    const indices = choice.has(index) ? choice.indices : [index];
-    const first = indices[0];
-    const last = indices[indices.length - 1];
-    const neighbour = way < 0 ? first - 1 : last + 1;
-    const isInRow = last - first + 1 === indices.length;
-    if (!isInRow || !segments[neighbour]) return;
-    const begun = [...indices, neighbour].find((each) => this.#bars.isBegun(segments[each]));
+    const { first, count } = choice.rowWith(index);
+    const neighbour = way < 0 ? first - 1 : first + count;
+    if (!segments[neighbour]) return;
+    const begun = [Math.min(first, neighbour), neighbour].find((each) => this.#bars.isBegun(segments[each]));
     if (begun !== undefined) {
       this.#actions.locked(begun);
       return;
     }
-    this.#actions.commit(reordered(segments, neighbour, way < 0 ? last : first), null, first + way);
+    this.#actions.commit(reordered(segments, first, first + way, count), null, first + way);
     this.#bars.focus(first + way);
-    this.#actions.span(first + way, indices.length);
+    this.#actions.span(first + way, count);
   }
 }

@@ -17,6 +17,17 @@ export class Choice {
     return [...this.#all].toSorted((a, b) => a - b);
   }
 
+  /**
+   * The first and the number of the chosen prompts if one of them is at an index and they are in a row, else that one.
+   * @param {number} index
+   */
+  rowWith(index) {
+    const { indices } = this;
+    const [first] = indices;
+    const isInRow = indices[indices.length - 1] - first + 1 === indices.length;
+    return this.has(index) && isInRow ? { first, count: indices.length } : { first: index, count: 1 };
+  }
+
   /** Choose one prompt. @param {number} index */
   only(index) {
     this.span(index, 1);

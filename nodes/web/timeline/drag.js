@@ -23,17 +23,19 @@ export function dragStart(segments, index, block, how) {
 }
 
 /**
- * Drag a whole prompt to the place in the order at which it begins nearest to a block; the first `begun` prompts stay.
+ * Drag whole prompts in a row to the place in the order at which they begin nearest to a block; the first `begun`
+ * prompts stay.
  * @param {Segment[]} segments
- * @param {number} index
+ * @param {number} first of those that are dragged
  * @param {number} block
  * @param {number} begun
+ * @param {number} count of those that are dragged
  * @returns {DragResult}
  */
-export function dragPrompt(segments, index, block, begun) {
-  const place = placeFor(segments, index, block, begun);
-  if (place === index) return { segments, selected: index };
-  return { segments: reordered(segments, index, place), selected: place };
+export function dragPrompts(segments, first, block, begun, count = 1) {
+  const place = placeFor(segments, first, block, begun, count);
+  if (place === first) return { segments, selected: first };
+  return { segments: reordered(segments, first, place, count), selected: place };
 }
 
 /**

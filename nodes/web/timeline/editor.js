@@ -67,7 +67,7 @@ export class TimelineEditor {
       select: (index) => this.select(index),
       choose: (index, how) => this.#choose(() => this.choice[how](index)),
       span: (first, count) => this.span(first, count),
-      preview: (segments, selected) => this.#preview(segments, selected),
+      preview: (segments, selected, count) => this.#preview(segments, selected, count),
       dropped: (index) => this.#show(this.timeline, index),
       commit: (segments, key, selected) => this.commit(segments, key, selected),
       locked: (index) => this.locked(index),
@@ -381,10 +381,16 @@ export class TimelineEditor {
     return indices.reduce((segments, each) => changed(segments, each, fields), this.segments);
   }
 
-  /** Show segments while they are dragged; nothing is written. @param {Segment[]} segments @param {number} selected */
-  #preview(segments, selected) {
+  /**
+   * Show segments while they are dragged; nothing is written.
+   * @param {Segment[]} segments
+   * @param {number} selected
+   * @param {number} count of those that are dragged
+   */
+  #preview(segments, selected, count) {
     this.segments = joined(segments);
-    this.selected = selected;
+    if (count > 1) this.choice.span(selected, count);
+    else this.selected = selected;
     const { start_block } = this.segments[this.selected];
     const time = timeText(Math.round(10 * startSeconds(this.timeline, start_block)) / 10);
     this.status.say(t("Prompt %1 begins at %2", this.selected + 1, time));

@@ -186,14 +186,15 @@ export function lengthWith(segments, { blocks, seconds, block_seconds }) {
 const lengthOf = ({ start_block, end_block }) => end_block - start_block;
 
 /**
- * With a prompt at another place in the order; each keeps its length.
+ * With prompts in a row at another place in the order; each keeps its length.
  * @param {Segment[]} segments
- * @param {number} from
+ * @param {number} from the first of them
  * @param {number} to
+ * @param {number} count of them
  */
-export function reordered(segments, from, to) {
+export function reordered(segments, from, to, count = 1) {
   const order = segments.map((_, index) => index);
-  order.splice(to, 0, ...order.splice(from, 1));
+  order.splice(to, 0, ...order.splice(from, count));
   let end_block = 0;
   const placed = order.map((index) => {
     const start_block = end_block;
@@ -209,17 +210,18 @@ export function reordered(segments, from, to) {
 }
 
 /**
- * The place in the order at which a prompt that is dragged would begin nearest to a block, from `first` on.
+ * The place in the order at which prompts in a row that are dragged would begin nearest to a block, from `first` on.
  * @param {Segment[]} segments
- * @param {number} from
+ * @param {number} from the first of them
  * @param {number} block
  * @param {number} first
+ * @param {number} count of them
  */
-export function placeFor(segments, from, block, first) {
-  const others = segments.filter((_, index) => index !== from);
+export function placeFor(segments, from, block, first, count = 1) {
+  const others = segments.toSpliced(from, count);
   let nearest = first;
   let leastAway = Infinity;
-  let start = 0; // the block at which the prompt would begin in this place
+  let start = 0; // the block at which they would begin in this place
   for (let place = 0; place <= others.length; place++) {
     const away = Math.abs(start - block);
     if (place >= first && away < leastAway) {

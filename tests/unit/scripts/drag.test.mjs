@@ -2,7 +2,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { BarKeys } from "../extensions/headforcing/timeline/bar_keys.js";
-import { dragPrompt, dragStart, followPointer, isSameStory } from "../extensions/headforcing/timeline/drag.js";
+import { dragPrompts, dragStart, followPointer, isSameStory } from "../extensions/headforcing/timeline/drag.js";
+import { Choice } from "../extensions/headforcing/timeline/choice.js";
 import { pressEditorKey } from "../extensions/headforcing/timeline/editor_keys.js";
 import { indicesBetween, joined } from "../extensions/headforcing/timeline/segments.js";
 import { largestZoom, zoomForClicks } from "../extensions/headforcing/timeline/zoom.js";
@@ -34,19 +35,30 @@ test("the beginning of a prompt is dragged up to its neighbours, and the prompt 
 
 test("a whole prompt is dragged to another place in the order, where it is the chosen one", () => {
   const all = story(0, 2, 6, 9);
-  const first = dragPrompt(all, 2, 0, 0);
+  const first = dragPrompts(all, 2, 0, 0);
   assert.deepEqual(places(first.segments), ["c 0-3", "a 3-5", "b 5-9"]);
   assert.equal(first.selected, 0);
-  assert.equal(dragPrompt(all, 2, 0, 1).selected, 1, "the first one has begun");
-  assert.equal(dragPrompt(all, 0, 99, 0).selected, 2);
-  const back = dragPrompt(all, 1, 2, 0);
+  assert.equal(dragPrompts(all, 2, 0, 1).selected, 1, "the first one has begun");
+  assert.equal(dragPrompts(all, 0, 99, 0).selected, 2);
+  const back = dragPrompts(all, 1, 2, 0);
   assert.ok(isSameStory(back.segments, all));
   assert.equal(back.selected, 1);
 });
 
+test("prompts in a row are dragged together", () => {
+  const all = story(0, 2, 6, 9, 10);
+  const last = dragPrompts(all, 0, 99, 0, 2);
+  assert.deepEqual(places(last.segments), ["c 0-3", "d 3-4", "a 4-6", "b 6-10"]);
+  assert.equal(last.selected, 2);
+  const first = dragPrompts(all, 2, 0, 0, 2);
+  assert.deepEqual(places(first.segments), ["c 0-3", "d 3-4", "a 4-6", "b 6-10"]);
+  assert.equal(dragPrompts(all, 2, 0, 1, 2).selected, 1, "the first one has begun");
+  assert.ok(isSameStory(dragPrompts(all, 1, 2, 0, 2).segments, all), "they stay where they are");
+});
+
 test("of two places that are as near a dragged prompt takes the earlier one", () => {
-  assert.equal(dragPrompt(story(0, 2, 4, 6), 2, 1, 0).selected, 0);
-  assert.equal(dragPrompt(story(0, 2, 4, 6), 2, 3, 0).selected, 1);
+  assert.equal(dragPrompts(story(0, 2, 4, 6), 2, 1, 0).selected, 0);
+  assert.equal(dragPrompts(story(0, 2, 4, 6), 2, 3, 0).selected, 1);
 });
 
 /** An element and a window to which events of a pointer are told; `heard` are the moves and the end. */
@@ -89,8 +101,11 @@ test("a drag is taken back by the browser, and by a key if it has one", () => {
 function pressed(key, index, { free = 0, chosen = [index], ...modifiers } = {}) {
   const did = [];
   const segments = story(0, 4, 9, 14);
+  const choice = new Choice();
+  choice.only(chosen[0]);
+  for (const each of chosen.slice(1)) choice.toggle(each);
   const bars = {
-    state: { segments, choice: { has: (each) => chosen.includes(each), indices: chosen } },
+    state: { segments, choice },
     playhead: { free },
     isBegun: ({ start_block }) => start_block < free,
     ripplesWith: ({ ctrlKey }) => ctrlKey,
@@ -127,7 +142,8 @@ test("with Alt an arrow key moves a prompt past its neighbour, unless one of the
   assert.deepEqual(pressed("ArrowLeft", 1, { altKey: true, free: 3 }), [["locked", 0]]);
   const two = [["c 0-5 a 5-9 b 9-14", null, 1], ["focus", 1], ["chosen", 1, 2]];
   assert.deepEqual(pressed("ArrowRight", 0, { altKey: true, chosen: [0, 1] }), two);
-  assert.deepEqual(pressed("ArrowRight", 0, { altKey: true, chosen: [0, 2] }), [], "not in a row");
+  const one = [["b 0-5 a 5-9 c 9-14", null, 1], ["focus", 1], ["chosen", 1, 1]];
+  assert.deepEqual(pressed("ArrowRight", 0, { altKey: true, chosen: [0, 2] }), one, "not in a row");
 });
 
 test("other keys on a bar go to other prompts, edit and zoom, and shortcuts are left to ComfyUI", () => {
