@@ -50,7 +50,9 @@ def test_scenes_are_chosen_copied_pasted_moved_and_deleted_together(browser: Bro
     page.wait_for_function(f"{CHOSEN} === '34'")
     page.wait_for_timeout(500)
     until_words(browser, "red", "blue", "blue", "green", "green")
-    bars.nth(3).drag_to(bars.nth(0), source_position={"x": 5, "y": 9}, target_position={"x": 5, "y": 9})
+    bars.nth(3).drag_to(
+        bars.nth(0), source_position={"x": 5, "y": 9}, target_position={"x": 5, "y": 9}
+    )
     until_words(browser, "blue", "green", "red", "blue", "green")
     assert page.evaluate(CHOSEN) == "12"
     page.keyboard.press("Delete")
