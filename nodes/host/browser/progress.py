@@ -155,6 +155,11 @@ class RenderProgress(Listener):
         else:
             self.bar.update_absolute(self.done, preview=preview)
 
+    def without_end(self) -> None:
+        """Let ComfyUI show no progress: the end of the video moves away."""
+        self.has_end = False
+        self.bar.hook = None
+
     def decoding(self, block: int) -> None:
         """Show that all blocks are made, and those before this one decoded once more. Each counts
         as a step.

@@ -147,7 +147,8 @@ def _sample(
     if story is None or story.keeps_latents:
         listeners.append(kept)
     if story is not None:
-        progress.has_end = story.has_end
+        if not story.has_end:
+            progress.without_end()
         listeners.append(Remember(story))
     progress.earlier = earlier_file(render, job)
     if progress.earlier is not None:
