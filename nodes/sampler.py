@@ -255,13 +255,12 @@ def _sample(
 
 def _latents(videos: list[RenderResult], job: RenderJob) -> Any:
     """The LATENT of a batch whose last video is that of `job`, with what *Decode Latents to Video*
-    needs to know; without kept ones a stand-in that raises an error when it is used.
+    needs to know; for a live video, whose latents are not kept in memory, a stand-in that raises an
+    error when it is used.
     """
     kept = [made.latents.transpose(0, 1) for made in videos if made.latents is not None]
     if not kept:
-        return ExecutionBlocker(
-            "The latents of a live video are in its run folder: use Load Head Forcing Run."
-        )
+        return ExecutionBlocker(f"No latents of a live video: {_remedy(videos[-1])}.")
     samples = torch.stack(kept)
     about_samples = {
         "video_frames": job.plan.video_frames,
@@ -279,7 +278,19 @@ def _video(made: RenderResult) -> Any:
     """
     if made.video is not None:
         return InputImpl.VideoFromFile(str(made.video.path))
-    reason = "connect a vae to Head Forcing Sampler, or"
+    reason = "connect a vae to Head Forcing Sampler"
     if made.failure is not None:
-        reason = f"it could not be written ({made.failure}). The latents are complete;"
-    return ExecutionBlocker(f"No video: {reason} use Decode Latents to Video.")
+        reason = f"it could not be written ({made.failure})"
+    return ExecutionBlocker(f"No video: {reason}. For this one, {_remedy(made)}.")
+
+
+def _remedy(made: RenderResult) -> str:
+    """The way to the latents and frames that a result lacks, by what is kept of the video."""
+    if made.latents is not None:
+        return "use Decode Latents to Video"
+    if made.job.folder is not None:
+        return "use Load Head Forcing Run, and Decode Latents to Video for the frames"
+    return (
+        "press Run to render its story again (no block was stored: resume was off, or the model "
+        "has no known name)"
+    )

@@ -76,7 +76,8 @@ class HeadCache(Cache):
         self.attention = attention
         self.device = torch.device(device)
         self.block = 0  # blocks closed so far
-        # the first sink frame: 0 until a re-anchor or a recall; below 0 the sinks are pictures
+        # the first sink frame: 0 until a re-anchor, a recall or pictures change it; below 0 the
+        # sinks are pictures
         self.origin = 0
         self.oldest = 0  # no recent frame is older than this one
         self.rope = RotaryEmbedding(
@@ -261,8 +262,8 @@ class HeadCache(Cache):
     def apply_switch(
         self, switch: Switch, write_clean: WriteClean, latest: Sequence[Tensor]
     ) -> None:
-        """Change the history as BEYOND_THE_PAPER.md says. `switch` names a recalled scene by its
-        number.
+        """Change the history as BEYOND_THE_PAPER.md says. `switch.recall` is the number of a prompt
+        that shows the scene.
 
         Args:
             write_clean: one clean pass, which stores the keys and values of a block.
@@ -274,7 +275,7 @@ class HeadCache(Cache):
             self.re_anchor()
         if switch.kind == "flush":
             self.flush()
-        self.bring_back(switch)
+        self.place_scene(switch)
         if switch.kind == "recache":
             self.rewind(len(latest))
             for latents in latest:
@@ -283,8 +284,8 @@ class HeadCache(Cache):
                 self.close()
 
     def flush(self) -> None:
-        """Drop everything but the sinks and the last two frames; episodic memory is emptied,
-        too.
+        """Drop everything but the sinks, the last two frames and the pictures in episodic
+        memory.
         """
         if self.memory_group is not None:
             self.memory.forget()
@@ -306,16 +307,18 @@ class HeadCache(Cache):
 
     # --- scenes and pictures
 
-    def bring_back(self, switch: Switch) -> None:
-        """Bring back the scene that `switch` recalls, if any: its frames replace the entries of
-        episodic memory and the sinks.
+    def place_scene(self, switch: Switch) -> None:
+        """Give the heads the sinks and the entries of the prompt that begins.
 
-        A scene without entries leaves episodic memory as it is, but for entries of pictures.
+        Sinks are the pictures that it names, else the first frames of the scene that it recalls,
+        else those of the home scene. Pictures and frames of the recalled scene replace the entries
+        of episodic memory; without any of these only entries of earlier pictures are dropped. A
+        switch that `continues` changes something only with pictures.
         """
-        back = None if self.scenes is None else self.scenes.recall(switch, self.block)
-        if back is None:
+        placed = None if self.scenes is None else self.scenes.recall(switch, self.block)
+        if placed is None:
             return
-        scene, entries = back
+        scene, entries = placed
         if self.memory_group is not None:
             if entries:
                 self.memory.replace(self.memory_group.put_entries(entries))
@@ -334,7 +337,7 @@ class HeadCache(Cache):
         assert self.scenes is not None
         self.scenes.keep_pictures(pictures, partial(self.alone, write_clean))
         if not self.block:  # no switch comes before the first block
-            self.bring_back(RESET)
+            self.place_scene(RESET)
 
     @contextmanager
     def alone(self, write_clean: WriteClean, latents: Tensor) -> Iterator[None]:

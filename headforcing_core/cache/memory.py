@@ -147,7 +147,7 @@ class EpisodicMemory:
         return sum(entry.sources[0] < 0 for entry in self.entries)
 
     def drop_pictures(self) -> None:
-        """Drop the pictures of a scene that ends; `replace` or `forget` follows."""
+        """Drop the pictures of a scene that ends."""
         self._arrange(list(range(self.pictures, len(self.entries))))
 
     def replace(self, entries: list[MemoryEntry]) -> None:

@@ -6,8 +6,9 @@ Recalling scenes is not in the paper; BEYOND_THE_PAPER.md specifies it. A scene 
 scene: one whose switch `continues` stays in the visit of the prompt before it. Sinks are first
 frames to which heads always attend; memory heads hold more frames, the entries of memory.
 
-A cache (`head_cache.py`) calls `keep` after every block, and `begin` and `recall` before the
-first block of a prompt, with `keep_pictures` between them if the prompt names pictures. The groups
+A cache (`head_cache.py`) calls `copy_frames` after every block. Before the first block of a prompt
+it calls `keep_pictures` if the prompt names pictures, then `begin` and `recall`; before the first
+block of the video, where no switch comes, `recall` alone and only after `keep_pictures`. The groups
 of heads hold the tokens (`head_group.py`); this module decides which.
 """
 

@@ -42,13 +42,14 @@ _POLL_SECONDS = 0.015
 
 log = logging.getLogger(__name__)
 
-Change = Callable[[GrowingStory], GrowingStory]
+Change = Callable[[GrowingStory], GrowingStory]  # returns the same object if it changes nothing
 
 
 @dataclass(frozen=True)
 class Placed:
     """The place of a change that was taken: the first block that is another one, start blocks
-    included, and its second of the story.
+    included, and its second of the story. The end of the video for a change that returned the story
+    as it was.
     """
 
     block: int
@@ -65,9 +66,11 @@ class Performance(LiveEdits):
     Args:
         text: the story that the video begins with, in the written form. Prompts for later stay.
         read: reads a text with the arguments of the story, as `story.Read`.
-        host: its `encode`, `check`, `about` and `taken` are called for each change, and `refused`
-            with the reason if the video ends by itself. In `encode`, `check` and `about` the new
-            story is `performance.taking`.
+        host: `check`, `encode` (if texts are new), `about` and `taken` are called for a change, the
+            first three while `performance.taking` is the new story. `encode` is also called for
+            words that are expected; `taking` is None then. `refused` gets the reason if the video
+            cannot be made longer and so ends; it is not called for changes that are refused, nor
+            where the audience leaves. `ask` is not called.
         audience: those who watch.
         lead: seconds that the render is ahead of them at least.
         while_waiting: is called while the render waits; may raise to stop it.
@@ -146,8 +149,9 @@ class Performance(LiveEdits):
         return self._changes.put(changed)
 
     def stop(self) -> Future[Placed]:
-        """End the video with the block after the one that has begun, but not before the shortest
-        length whose caches have the size of now: their size depends on the length.
+        """End the video with the next block at which a prompt can begin: the one after the block
+        that has begun, or behind a dissolve that has begun. The video is at least as long as the
+        shortest one whose caches have the same size, since that depends on the length.
         """
         return self._changes.put(self._cut, self._note_end)
 
@@ -348,7 +352,9 @@ class _Changes(Story):
     def put(
         self, change: Change, done: Callable[[Future[Placed]], None] = lambda placed: None
     ) -> Future[Placed]:
-        """Let the render take a change; `done` is called when it has, before anything else is."""
+        """Let the render take a change. `done` gets the future when it is taken or refused, in the
+        thread that does it and before callbacks that are added later.
+        """
         future: Future[Placed] = Future()
         future.add_done_callback(done)
         with self._lock:

@@ -284,7 +284,6 @@ class MethodCache(Cache):
         self.start = start
         self.end = end
         self.recaching = recaching
-        self.clean = False
         self._entered: set[int] = set()  # layers
         self.open()
 

@@ -45,9 +45,11 @@ class Swift(WindowMethod):
         segment_tokens: finished segments of which a token is kept; its value is the mean of the
             last `segment_frames`, with `segment_text_share` of the prompt.
         injection: a switch below `recache_from` injects two tokens, which are multiplied by
-            `injection_decay` after each block; their values are means of the sinks and of the last
-            `injection_frames`, with a share of the change of the text by its cosine with the value,
-            none where it is negative. If False, every switch writes the whole window again.
+            `injection_decay` after each block. They lie between the mean values of the sinks and of
+            the last `injection_frames`, and the change of the text without its part along the
+            change of the last frame's value. The share of the change is the strength times its
+            cosine with the mean, 0 where that is negative. If False, every switch writes the whole
+            window again.
         segment_scale, injection_scale: of these tokens, as keys and as values.
         partial_recache_from, recache_from: strengths from which `partial_recache_frames` or the
             whole window are written again.

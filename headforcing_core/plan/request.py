@@ -137,8 +137,8 @@ class RenderRequest:
             encoded[f"the picture @{name}"] = (picture.latents, "VAE")
         if self.start is not None:
             encoded["the start latents"] = (self.start.latents, "VAE")
-        for number, embed in enumerate(self.embeds.values(), 1):
-            encoded[f"the embedding of prompt {number}"] = (embed, "text encoder")
+        for text, embed in self.embeds.items():
+            encoded[f"the embedding of the prompt {text[:40]!r}"] = (embed, "text encoder")
         for name, (values, model) in encoded.items():
             if not torch.isfinite(values).all():
                 raise HeadForcingError(
@@ -251,7 +251,8 @@ class RenderJob:
         if conditions is not None:
             frames = plan.schedule.frames_per_block
             for block in range(plan.blocks):
-                more[block] = conditions.block_key(block * frames, frames)
+                key = conditions.block_key(block * frames, frames)
+                more[block] = digest(more[block], key) if block in more else key
         return self.script.keys(self.setup, plan.blocks_ahead, more, self.known)
 
     @property

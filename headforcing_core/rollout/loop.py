@@ -61,8 +61,9 @@ def rollout(
     block.
 
     Args:
-        part: the blocks of the video that this rollout makes, with an empty cache; `video.given`
-            are the first of these. None: all blocks.
+        part: the blocks of the video that this rollout yields, given ones included; `video.given`
+            are then the first of these, not of the video, and the cache must be empty. None: all
+            blocks; the cache may be restored, with at most as many blocks as are given.
     """
     script = video.script
     first = 0 if part is None else part.start
@@ -140,6 +141,7 @@ class _Prompts:
 def _clean_pass(model: VideoModel, cache: BlockCache, latents: Tensor) -> None:
     cache.clean = True
     model.write_clean(latents, cache)
+    cache.clean = False
 
 
 def split_start_latents(latents: Tensor | None, frames_per_block: int) -> Sequence[Tensor]:
@@ -235,8 +237,7 @@ class BlockCache(KeyValueCache):
 
     Attributes:
         block: number of blocks that were committed.
-        clean: True in a clean pass, over finished latents; the loop sets it, and caches that read
-            it set it to False when a block begins.
+        clean: True in a clean pass, over finished latents; the loop sets it.
     """
 
     device: torch.device

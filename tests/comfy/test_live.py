@@ -85,6 +85,23 @@ def test_a_second_stop_of_comfyui_breaks_the_video_off_within_its_block(comfy: C
     assert result.outcome == "interrupted"
 
 
+def test_latents_that_a_live_video_lacks_are_where_the_error_says(comfy: ComfyServer):
+    save = node("SaveLatent", samples=["sampler", 0], filename_prefix="latents/live")
+    for resume, sentence in (
+        (True, "use Load Head Forcing Run"),
+        (False, "press Run to render its story again (no block was stored"),
+    ):
+        graph = live_graph(86, BALL, resume=resume) | {"latents": save}
+        with LivePage(comfy, graph) as page:
+            page.until(1.0)
+            assert page.stop()[0] == 200
+            result = page.wait()
+        assert result.outcome == "error" and sentence in result.error
+    graph = live_graph(86, page.told["story"]["prompts"].removeprefix("0:00 "), resume=False)
+    graph = changed(graph, "timeline", seconds=page.told["story"]["seconds"])
+    assert queued(comfy, graph | {"latents": save}).outputs["latents"]
+
+
 def until_it_waits(page: LivePage) -> None:
     """Wait until no block is finished for three seconds."""
     end = time.monotonic() + 60

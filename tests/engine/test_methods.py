@@ -458,15 +458,18 @@ def test_each_rollout_begins_with_the_end_of_the_one_before_encoded_anew(backbon
 
 
 def test_the_keys_of_later_rollouts_depend_on_the_vae_and_never_on_the_length():
-    def keys(seconds: float, autoencoder: str) -> list[str]:
-        return job_of(
-            causvid_plan(seconds, TWO), codec=SimpleNamespace(fingerprint=lambda: autoencoder)
-        ).keys
+    def keys(seconds: float, autoencoder: str, **fields) -> list[str]:
+        codec = SimpleNamespace(fingerprint=lambda: autoencoder)
+        return job_of(causvid_plan(seconds, TWO), codec=codec, **fields).keys
 
     one = keys(12.0, "one")
     other = keys(12.0, "other")
     assert [a == b for a, b in zip(one, other, strict=True)] == [True] * 7 + [False] * 10
     assert keys(20.0, "one")[:17] == one and keys(5.25, "")[:7] == one[:7]
+    driven = SimpleNamespace(block_key=lambda first, frames: f"speech from {first} on")
+    one = keys(12.0, "one", conditions=driven)
+    other = keys(12.0, "other", conditions=driven)
+    assert [a == b for a, b in zip(one, other, strict=True)] == [True] * 7 + [False] * 10
 
 
 def test_overlapping_rollouts_are_counted_and_an_overlap_of_no_whole_blocks_is_refused():

@@ -11,6 +11,7 @@ import torch
 from headforcing.headforcing_core.methods.head_forcing import HeadForcing
 from headforcing.headforcing_core.methods.registry import method_named
 from headforcing.headforcing_core.model.attention import sdpa
+from headforcing.headforcing_core.model.wan import forward_block
 from headforcing.headforcing_core.rollout.loop import RolloutInputs, WanVideoModel, rollout
 from headforcing.headforcing_core.rollout.rows import SeededNoise
 from headforcing.headforcing_core.rollout.schedule import Schedule
@@ -51,6 +52,22 @@ def test_the_noise_of_the_next_block_is_drawn_ahead(model, monkeypatch):
     )
     make(model, random_roles(model), BUSY, 3)
     assert drawn == [(1, 3), (2, 3)]
+
+
+def test_the_cache_knows_clean_passes_from_others(model):
+    passes = []
+
+    def noted(*inputs, write_only=False):
+        passes.append((write_only, inputs[-1].clean))
+        return forward_block(*inputs, write_only=write_only)
+
+    switches = {2: Switch("recache")}
+    cache = new_cache(model, random_roles(model), BUSY, 3)
+    make_blocks(model, cache, 3, prompts=[0, 0, 1], switches=switches, forward=noted)
+    clean = (True, True)
+    block = [(False, False)] * len(TWO_STEPS.sigmas) + [clean]
+    again = [clean] * cache.switch_blocks(switches[2])
+    assert passes == [*block, *block, *again, *block] and again
 
 
 @pytest.mark.parametrize("start_blocks", [1, 4, 9])

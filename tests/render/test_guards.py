@@ -51,7 +51,7 @@ def test_inputs_are_refused_by_name():
         embeds={"a": good, "b": good}, start=start, pictures={"hall": Picture(good, "")}
     ).check_finite()
     for name, given in {
-        "the embedding of prompt 2": {"embeds": {"a": good, "b": bad}},
+        "the embedding of the prompt 'b'": {"embeds": {"a": good, "b": bad}},
         "the start latents": {"start": StartLatents(bad)},
         "the picture @hall": {"pictures": {"hall": Picture(bad, "a key")}},
     }.items():
