@@ -58,7 +58,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--record"):
         os.environ["RECORD"] = "1"
-        os.environ["HEADFORCING_WRITE_SENTENCES"] = "1"
 
 
 @pytest.fixture(autouse=True)

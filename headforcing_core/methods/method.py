@@ -82,6 +82,7 @@ class Method:
         recalls_by_likeness: a recalled scene depends on how alike all prompts are, also where its
             number is given.
         most_pictures: how many pictures of a scene its caches can hold.
+        version: a change of the code that makes other blocks raises it; part of their keys.
     """
 
     shape_class: ClassVar[type[Shape]]
@@ -91,6 +92,7 @@ class Method:
     needs_shots: ClassVar[bool] = False
     fixed_length: ClassVar[bool] = False
     recalls_by_likeness: ClassVar[bool] = False
+    version: ClassVar[int] = 0
 
     @property
     def heads_by(self) -> str:
@@ -118,10 +120,13 @@ class Method:
     @property
     def key(self) -> dict[str, Any]:
         """The identity of the settings, for the keys of stored blocks: JSON values."""
-        return {
-            "method": type(self).__name__,
-            **{name: option.value for name, option in options_of(self).items()},
-        }
+        kind = type(self)
+        key: dict[str, Any] = {"method": kind.__name__}
+        if not kind.__module__.startswith(f"{__package__}."):  # another may have the same name
+            key["module"] = kind.__module__
+        if self.version:
+            key["version"] = self.version
+        return {**key, **{name: option.value for name, option in options_of(self).items()}}
 
     def for_video(self, video: VideoFacts) -> Method:
         """The settings for a video, or for a changed one, with the fields that are no options;

@@ -33,7 +33,7 @@ class PublishedMethod:
 
     make: Callable[[], Method]
     paper: str
-    arxiv: str
+    arxiv: str = ""  # number of the paper
     weights: str = ANY_WEIGHTS  # those that it is meant for, and their licence
     # whether these were trained for the method; others of the family run with it, too
     trained: bool = False
@@ -45,7 +45,8 @@ class PublishedMethod:
 
     def describe(self, name: str) -> str:
         """One or two lines for a report."""
-        lines = [f"method {name}: {self.paper} (arXiv {self.arxiv}); meant for {self.weights}"]
+        paper = f"{self.paper} (arXiv {self.arxiv})" if self.arxiv else self.paper
+        lines = [f"method {name}: {paper}; meant for {self.weights}"]
         if self.trained:
             lines.append(
                 "note: these weights were trained for this method; expect lower quality with others"

@@ -8,10 +8,9 @@ import torch
 
 from ..cache.shape import CacheShape
 from ..head_profiles.rules import remark_on_rule
+from ..rollout.schedule import TRAINED_FRAMES
 from ..timeline.clock import video_frames_of
 from .plan import RenderPlan
-
-TRAINED_FRAMES = 21  # latent frames of a training clip of Self Forcing and its relatives of Wan 2.1
 
 
 def describe(plan: RenderPlan, dtype: torch.dtype) -> str:

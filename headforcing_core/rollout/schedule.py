@@ -14,6 +14,7 @@ from ..timeline.clock import BlockClock
 
 MAX_STEPS = 100
 UNIPC_STEPS = 12
+TRAINED_FRAMES = 21  # latent frames of a training clip of Self Forcing and its relatives of Wan 2.1
 
 
 @dataclass(frozen=True)

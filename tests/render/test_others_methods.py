@@ -1,6 +1,7 @@
 """Methods of other packages: found by their entry point, or left out with a warning."""
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -52,3 +53,13 @@ def test_a_row_with_a_name_that_is_taken_and_what_is_no_row_are_refused(
     with pytest.raises(HeadForcingError, match="method mine: expected a PublishedMethod .*, found"):
         add_methods({"mine": METHODS["causvid"].method})
     add_methods({"causvid": METHODS["causvid"]})  # a file that is read twice
+
+
+def test_stored_blocks_tell_methods_of_one_name_apart_and_versions_of_one():
+    own = METHODS["causvid"].method
+    assert own.key["method"] == "CausVid" and not {"module", "version"} & set(own.key)
+    first = dataclass(frozen=True)(type("CausVid", (type(own),), {"__module__": "first"}))
+    later = dataclass(frozen=True)(type("CausVid", (first,), {"__module__": "first", "version": 1}))
+    other = dataclass(frozen=True)(type("CausVid", (type(own),), {"__module__": "other"}))
+    keys = [each.key for each in (own, first(), later(), other())]
+    assert all(keys.count(key) == 1 for key in keys)

@@ -164,6 +164,8 @@ def test_every_sentence_about_a_setting_is_the_reviewed_one():
     for make, tried in FIELDS.items():
         said += [sentence(make, options) for options in tried]
     assert all("\n" not in line.partition("\n    ")[2] for line in said)
-    if os.environ.get("HEADFORCING_WRITE_SENTENCES"):
+    if os.environ.get("RECORD"):
         FILE.write_text("\n".join(said) + "\n", encoding="utf-8")
-    assert "\n".join(said) + "\n" == FILE.read_text(encoding="utf-8")
+    assert "\n".join(said) + "\n" == FILE.read_text(encoding="utf-8"), (
+        "review what is said, then run python tasks.py test --record tests/unit/test_sentences.py"
+    )
