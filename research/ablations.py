@@ -89,8 +89,8 @@ class GivenFramesCache(HeadCache):
 
     def begin_block(self) -> None:
         frames = self._given(self.block)
-        store = self.memory_group
-        if store is not None and frames and frames != self._given(self.block - 1):
+        store = self.memory.store
+        if self.memory.capacity and frames and frames != self._given(self.block - 1):
             self.memory.replace(store.put_entries([self._copies[frame] for frame in frames]))
         super().begin_block()
 
@@ -98,8 +98,8 @@ class GivenFramesCache(HeadCache):
         first = self.block * self.shape.frames_per_block
         wanted = set(chain(*self.given[self.block :]))
         for frame in wanted.intersection(range(first, first + self.shape.frames_per_block)):
-            if self.memory_group is not None:
-                self._copies[frame] = self.memory_group.keep_frame(frame)
+            if self.memory.capacity:
+                self._copies[frame] = self.memory.store.keep_frame(frame)
         if self._given(self.block):
             self.close()
             return None
@@ -157,7 +157,7 @@ class EvenMemoryCache(HeadCache):
         self.others = [
             (group, EpisodicMemory(group.policy.episodic_frames, shape.method.episodic, group))
             for group in self.groups
-            if group.policy.episodic_frames and group is not self.memory_group
+            if group.policy.episodic_frames and group is not self.memory.store
         ]
 
     def commit(self, prompt: PromptKV) -> MemoryEvent | None:

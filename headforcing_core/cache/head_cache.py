@@ -112,15 +112,14 @@ class HeadCache(Cache):
             order = [head for heads in shape.groups.values() for head in heads[layer]]
             self.order.append(torch.tensor(order, dtype=torch.long, device=device))
             self.places.append([order.index(head) for head in range(len(order))])
-        # at most one policy has episodic memory
+        # at most one policy has episodic memory; without one the memory has no room
         with_memory = [group for group in self.groups if group.policy.episodic_frames]
-        self.memory_group = with_memory[0] if with_memory else None
-        store = self.memory_group or self.groups[0]
+        store = (with_memory or self.groups)[0]
         self.memory = self.memory_class(store.policy.episodic_frames, shape.method.episodic, store)
         self.sink_groups = [group for group in self.groups if group.policy.sink_frames]
         self.scenes: Scenes | None = None
         if shape.method.kept_scenes:
-            self.scenes = Scenes(self.memory_group, self.sink_groups)
+            self.scenes = Scenes(store if self.memory.capacity else None, self.sink_groups)
 
     @property
     def bytes(self) -> int:
@@ -230,8 +229,8 @@ class HeadCache(Cache):
         if self.scenes is not None:
             self.scenes.copy_frames(self.frames_seen, self.shape.frames_per_block)
         event = None
-        group = self.memory_group
-        if group is not None:
+        if self.memory.capacity:
+            group = self.memory.store
             recent = group.policy.recent_frames or 0
             frame = self.shape.method.episodic.candidate_frame(
                 self.block, self.shape.frames_per_block, recent
@@ -287,7 +286,7 @@ class HeadCache(Cache):
         """Drop everything but the sinks, the last two frames and the pictures in episodic
         memory.
         """
-        if self.memory_group is not None:
+        if self.memory.capacity:
             self.memory.forget()
         self.oldest = max(self.oldest, self.frames_seen - RECENT_AFTER_FLUSH)
         self._keep_history()
@@ -319,12 +318,12 @@ class HeadCache(Cache):
         if placed is None:
             return
         scene, entries = placed
-        if self.memory_group is not None:
-            if entries:
-                self.memory.replace(self.memory_group.put_entries(entries))
-            elif self.memory.pictures:
-                self.memory.drop_pictures()
-        # scenes with pictures for sinks may begin with the same number, below 0
+        if entries:  # none without memory heads
+            self.memory.replace(self.memory.store.put_entries(entries))
+        elif self.memory.pictures:
+            self.memory.drop_pictures()
+        # the sinks of every set of pictures have the same numbers, below 0: `origin` does not tell
+        # them apart
         if self.origin != scene.start or scene.start < 0:
             self.origin = scene.start
             for group, frames in zip(self.sink_groups, scene.first, strict=True):
@@ -335,13 +334,15 @@ class HeadCache(Cache):
         once.
         """
         assert self.scenes is not None
-        self.scenes.keep_pictures(pictures, partial(self.alone, write_clean))
+        self.scenes.keep_pictures(pictures, partial(self.written_alone, write_clean))
         if not self.block:  # no switch comes before the first block
             self.place_scene(RESET)
 
     @contextmanager
-    def alone(self, write_clean: WriteClean, latents: Tensor) -> Iterator[None]:
-        """Hold latents as the current block with nothing else in its context."""
+    def written_alone(self, write_clean: WriteClean, latents: Tensor) -> Iterator[None]:
+        """Run a clean pass over latents as frames 0, 1, ... of an empty video. Within, the groups
+        hold only its keys and values; afterwards everything is as before.
+        """
         block = self.block
         with ExitStack() as emptied:
             for group in self.groups:

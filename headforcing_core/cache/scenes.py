@@ -178,21 +178,23 @@ class Scenes:
         self.numbers.append(number)
 
     def keep_pictures(
-        self, pictures: Sequence[Tensor], alone: Callable[[Tensor], AbstractContextManager[None]]
+        self,
+        pictures: Sequence[Tensor],
+        written_alone: Callable[[Tensor], AbstractContextManager[None]],
     ) -> None:
         """Keep the keys and values of reference pictures, for the next `recall`
         (BEYOND_THE_PAPER.md).
 
         Args:
             pictures: latents `[frames, channels, h, w]` of each, at most a block.
-            alone: makes a clean pass over these latents; while it is entered, the groups hold
-                nothing but their keys and values, as frames 0, 1, ...
+            written_alone: makes a clean pass over these latents; while it is entered, the groups
+                hold nothing but their keys and values, as frames 0, 1, ...
         """
         counts = [group.policy.sink_frames for group in self.anchors]
         # pictures come before the video: their frames have numbers below 0
         kept = self._empty_scene(-max(counts, default=0))
         for index, latents in enumerate(pictures):
-            with alone(latents):
+            with written_alone(latents):
                 for group, held, sinks in zip(self.anchors, kept.first, counts, strict=True):
                     share = max(1, sinks // len(pictures))  # of the sinks, for each picture
                     room = sinks - len(held)

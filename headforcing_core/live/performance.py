@@ -115,8 +115,8 @@ class Performance(LiveEdits):
         self._timed_block = -1  # whose time is taken, with what is written again before it
         self._block_began = 0.0
         self._expected = ""
-        self._noted: RenderJob | None = None  # the one whose note waits
-        self._lock = threading.Lock()  # guards `_noted`
+        self._unstored: RenderJob | None = None  # whose story the run folder lacks
+        self._lock = threading.Lock()  # guards `_unstored`
 
     # ----------------------------------------------------------------------------- from any thread
 
@@ -153,7 +153,7 @@ class Performance(LiveEdits):
         that has begun, or behind a dissolve that has begun. The video is at least as long as the
         shortest one whose caches have the same size, since that depends on the length.
         """
-        return self._changes.put(self._cut, self._note_end)
+        return self._changes.put(self._cut, self._end_if_taken)
 
     # ------------------------------------------------------------------------------ as a listener
 
@@ -185,14 +185,9 @@ class Performance(LiveEdits):
             self.lead.add(time.monotonic() - self._block_began)
         self._take_changes()
         self._lengthen()
-        end = self._plan.start_seconds(block.index + 1)
         self._see_audience()
-        while is_made and not self.ends and (spare := self._spare_seconds(end)) > 0:
-            self._while_waiting()
-            self._encode_expected(spare)
-            self._changes.wait(_POLL_SECONDS)
-            self._see_audience()
-            self._take_changes()
+        if is_made:
+            self._wait_for_audience(self._plan.start_seconds(block.index + 1))
 
     def finish(self) -> None:
         self._changes.close()
@@ -200,21 +195,21 @@ class Performance(LiveEdits):
     def __exit__(self, *error: object) -> None:
         self._changes.close()
 
-    def note(self, job: RenderJob, before: RenderJob) -> None:
-        # by the thread that stores, and the latest only: the note is as long as the story
+    def store_story(self, job: RenderJob, before: RenderJob) -> None:
+        # by the thread that stores, and the latest only: the notes are as long as the story
         with self._lock:
-            waits = self._noted is not None
-            self._noted = job
+            waits = self._unstored is not None
+            self._unstored = job
         if not waits:
-            self.render.run.later(lambda: self._note(before))
+            self.render.run.later(lambda: self._store_latest(before))
 
-    def _note(self, before: RenderJob) -> None:
+    def _store_latest(self, before: RenderJob) -> None:
         with self._lock:
-            job = self._noted
-            self._noted = None
+            job = self._unstored
+            self._unstored = None
         assert job is not None
         try:
-            super().note(job, before)
+            super().store_story(job, before)
         except HeadForcingError as error:  # the story has been taken
             log.warning("Head Forcing: the run folder does not have the new story: %s", error)
 
@@ -228,6 +223,15 @@ class Performance(LiveEdits):
     def _begun(self) -> int:
         """Number of blocks of the story that have begun."""
         return max(0, self.render.script.begun - self._plan.layout.start_blocks)
+
+    def _wait_for_audience(self, end: float) -> None:
+        """Wait until the next block is needed, if the video is finished up to this second."""
+        while not self.ends and (spare := self._spare_seconds(end)) > 0:
+            self._while_waiting()
+            self._encode_expected(spare)
+            self._changes.wait(_POLL_SECONDS)
+            self._see_audience()
+            self._take_changes()
 
     def _spare_seconds(self, end: float) -> float:
         """Seconds for which the render can wait if the video is finished up to this second."""
@@ -268,7 +272,7 @@ class Performance(LiveEdits):
         end = max(least, story.free_block(self._begun) + 1)
         return story if end >= story.timeline.blocks else story.cut(end)
 
-    def _note_end(self, stopped: Future[Placed]) -> None:
+    def _end_if_taken(self, stopped: Future[Placed]) -> None:
         self.ends = self.ends or stopped.exception() is None
 
     def _see_audience(self) -> None:
@@ -346,8 +350,7 @@ class _Changes(Story):
         self._came = threading.Event()
         self._lock = threading.Lock()  # guards `_waiting` and `_is_closed`
         self._is_closed = False
-        self._future: Future[Placed] = Future()  # of the change that is taken now
-        self._future.cancel()  # none is taken; `close` leaves it
+        self._future: Future[Placed] | None = None  # of the change that was taken last
 
     def put(
         self, change: Change, done: Callable[[Future[Placed]], None] = lambda placed: None
@@ -370,12 +373,12 @@ class _Changes(Story):
         """Refuse what waits and what comes."""
         with self._lock:
             self._is_closed = True
-            waiting = list(self._waiting)
+            futures = [future for _, future in self._waiting]
             self._waiting.clear()
-        futures = [self._future, *(future for _, future in waiting)]
+        if self._future is not None and not self._future.done():
+            futures.insert(0, self._future)
         for future in futures:
-            if not future.done():
-                future.set_exception(HeadForcingError("the video has ended; begin another one"))
+            future.set_exception(HeadForcingError("the video has ended; begin another one"))
 
     @property
     def waits(self) -> bool:
@@ -390,17 +393,18 @@ class _Changes(Story):
         with self._lock:
             if not self._waiting:
                 return None
-            change, self._future = self._waiting.popleft()
+            change, future = self._waiting.popleft()
+        self._future = future
         performance = self._performance
         try:
             new = change(performance.story)
             check_scenes_stay(performance.render.job.plan.method, new)
         except HeadForcingError as error:
-            self._future.set_exception(error)
+            future.set_exception(error)
             return None
         if new is performance.story:
             plan = performance.render.job.plan
-            self._future.set_result(Placed(plan.blocks, plan.timeline.seconds))
+            future.set_result(Placed(plan.blocks, plan.timeline.seconds))
             return None
         performance.taking = new
         return new.timeline
@@ -429,13 +433,14 @@ class _Changes(Story):
 
     def taken(self, plan: RenderPlan, block: int) -> None:
         performance = self._performance
-        assert performance.taking is not None
+        assert performance.taking is not None and self._future is not None
         performance.story = performance.taking
         performance.taking = None
         self._host.taken(plan, block)
         self._future.set_result(Placed(block, plan.start_seconds(block)))
 
     def refused(self, error: HeadForcingError) -> None:
+        assert self._future is not None
         self._performance.taking = None
         self._future.set_exception(error)
 

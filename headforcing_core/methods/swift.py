@@ -195,7 +195,7 @@ class SwiftCache(WindowCache, of=Swift):
     def apply_switch(
         self, switch: Switch, write_clean: WriteClean, latest: Sequence[Tensor]
     ) -> None:
-        if not self.filled:
+        if not self.filled:  # before the first block, as a recording of the authors' code has it
             return
         method = self.method
         values = self._mean_values()
@@ -269,6 +269,6 @@ def without(change: Tensor, motion: Tensor) -> Tensor:
     """The change without its part along the motion, both `[layers, heads, head_dim]`; all of it
     where nothing moves.
     """
-    size = motion.square().sum(-1, keepdim=True)
-    along = (change * motion).sum(-1, keepdim=True) / (size + LEAST_NORM) * motion
-    return torch.where(size > LEAST_NORM, change - along, change)
+    squared = motion.square().sum(-1, keepdim=True)  # its norm
+    along = (change * motion).sum(-1, keepdim=True) / (squared + LEAST_NORM) * motion
+    return torch.where(squared > LEAST_NORM, change - along, change)

@@ -35,7 +35,7 @@ from .resources import Host, Needs, check_scenes
 
 if TYPE_CHECKING:
     from ..video.restarts import FrameCodec
-    from ..video.soundtrack import Soundtrack  # whose PyAV a benchmark does without
+    from ..video.soundtrack import Soundtrack  # which imports PyAV
 
 _KEYS_VERSION = 3  # of what is hashed in block keys; another one makes all stored blocks unusable
 # notes in video files
@@ -72,7 +72,7 @@ class RenderRequest:
         weights: the fingerprint of the model's weights; empty if nothing is stored under it.
         codec: the VAE, for methods that use it while blocks are made (`RenderPlan.vae_use`).
         runs: folder for finished blocks; None stores none.
-        patience: seconds to wait for another process that writes to `runs`.
+        patience: seconds to wait for another process that writes to the same run folder.
         until_seconds: time of the story at which the render ends; 0: at its end. A later render
             continues.
         soundtrack: the sound of the videos; no block depends on it.
@@ -181,14 +181,14 @@ class RenderJob:
         clock = plan.timeline.clock
         method = plan.method
         options = request.options
-        name = options.method_name  # with its options: `longlive (window_frames=9)`
+        method_line = options.method_name
         if options.method_options:
-            name += f" ({pairs_text(options.method_options)})"
+            method_line += f" ({pairs_text(options.method_options)})"
         threshold = None
         if isinstance(method, HeadForcing) and method.memory.episodic_frames:
             threshold = method.episodic.novelty_threshold
         about = {
-            "method": name,
+            "method": method_line,  # as in `longlive (window_frames=9)`
             "seed": options.seed,
             "size": plan.size_text,
             **about_story(plan),

@@ -112,14 +112,14 @@ class LiveEdits(Listener):
                 "with these words an earlier [recall] would mean another scene, which has begun; "
                 "choose other words"
             )
-        self.note(job, before)
+        self.store_story(job, before)
         render.script.replace(job.script)
         render.job = job
         return block
 
-    def note(self, job: RenderJob, before: RenderJob) -> None:
-        """Note the new story in the run folder, in place of the one on the video that will not be
-        finished.
+    def store_story(self, job: RenderJob, before: RenderJob) -> None:
+        """Put the notes on the new story into the run folder, in place of those on the video that
+        will not be finished.
         """
         run = self.render.run
         if run.folder is not None:

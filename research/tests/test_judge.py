@@ -186,7 +186,7 @@ def test_given_frames_are_those_of_the_visit_before_and_change_nothing_before_it
     assert [torch.equal(a, b) for a, b in zip(shown, plain, strict=True)][:5] == [True] * 4 + [
         False
     ]
-    assert given.memory.sources == given.memory_group.sources[:5] == [[0], [1], [2], [4], [5]]
+    assert given.memory.sources == given.memory.store.sources[:5] == [[0], [1], [2], [4], [5]]
 
 
 def test_even_memory_has_the_frame_slots_of_head_forcing_and_random_admission_admits_some(

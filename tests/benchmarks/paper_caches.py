@@ -110,10 +110,9 @@ class NaiveLoop(HeadCache):
         self.own = []
         for layer in found:
             self.own.append([layer[head] for head in range(shape.heads)])
-        self.memory_group = next(
-            (group for group in self.groups if group.policy.episodic_frames), None
+        self.memory.store = next(
+            (group for group in self.groups if group.policy.episodic_frames), self.groups[0]
         )
-        self.memory.store = self.memory_group
 
     def write_and_rotate(
         self, layer: int, k: Tensor, v: Tensor, q: Tensor | None = None, norms: Norms | None = None
