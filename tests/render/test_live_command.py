@@ -2,6 +2,7 @@
 
 import _thread
 import json
+import signal
 import sys
 import threading
 import time
@@ -118,6 +119,7 @@ class Breaking(Typed):
 
 
 def test_an_interrupted_video_leaves_its_story_from_which_it_goes_on(tmp_path, monkeypatch, capsys):
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # some shells have it ignored
     typed = Breaking(tmp_path / "v.live.mp4", [CROSS], _thread.interrupt_main)
     monkeypatch.setattr(sys, "stdin", typed)
     runs = ["--runs", str(tmp_path / "runs")]
