@@ -6,6 +6,7 @@ from itertools import count
 import pytest
 from comfy_graphs import BALL, CROSS, Graph, changed, growing_graph, queued, stopper, text_of
 from comfy_harness import ComfyServer
+from live_page import LivePage
 
 _NUMBERS = count(1)
 CUBE = "a blue cube bouncing in the teal plain room"
@@ -116,3 +117,14 @@ def test_what_is_no_graph_is_refused_in_a_sentence(comfy: ComfyServer, body: obj
 def test_a_graph_that_cannot_run_is_answered_with_nothing(comfy: ComfyServer, inputs: object):
     graph = {"sampler": {"class_type": "HeadForcingSampler", "inputs": inputs}}
     assert asked(comfy, graph) == {}
+
+
+def test_the_pace_of_a_live_video_is_not_that_of_a_run(comfy: ComfyServer):
+    """A live video waits for the page that plays it."""
+    graph = changed(story_graph(77), "sampler", novelty_threshold=0.614)
+    with LivePage(comfy, graph) as page:
+        page.until(1.0)
+        assert page.stop()[0] == 200
+        assert page.wait().outcome == "success"
+    said = asked(comfy, graph)
+    assert said["renders"] > 0 and said["takes"] is None

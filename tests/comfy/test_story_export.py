@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from comfy_browser import Browser, of_node
+from comfy_graphs import growing_graph, queued
 from story_panel import opened
 
 pytestmark = [pytest.mark.slow, pytest.mark.same_page]
@@ -80,3 +81,11 @@ def test_the_route_of_exports_refuses_what_is_no_export_with_a_sentence(comfy):
         ({"take": None}, "this take is not there any more"),
     ):
         assert comfy.post("/headforcing/takes/export", body) == (400, {"error": sentence})
+
+
+def test_a_workflow_with_more_takes_than_a_file_holds_is_exported(comfy):
+    queued(comfy, growing_graph("export/many", seconds=0.5, prompts="0:00 a red ball"))
+    take = comfy.get_json("/headforcing/takes")["takes"][0]["name"]
+    body = {"take": take, "end": ".otio", "takes": [take] * 40}
+    status, answer = comfy.post("/headforcing/takes/export", body)
+    assert status == 400 and answer["error"].startswith("a timeline for editors of videos needs")

@@ -22,14 +22,15 @@ MOST_TAKES = 30
 
 
 def export(body: Any) -> Fields:
-    """The `text` of a file that ends in `end` with the story of `take`, the `markers` of its
-    workflow (`seconds`, `name`), and other `takes` on tracks of their own.
+    """The `text` of a file that ends in `end` with the story of `take`, the first `MOST_MARKERS`
+    `markers` of its workflow (`seconds`, `name`), and the first `MOST_TAKES` other `takes` on
+    tracks of their own.
     """
     if not isinstance(body, dict):
         raise HeadForcingError("expected a JSON object with take and end")
     take = find_take(body.get("take"))
-    others = [find_take(name) for name in _list(body, "takes", MOST_TAKES)]
-    markers = [_marker(each) for each in _list(body, "markers", MOST_MARKERS)]
+    others = [find_take(name) for name in _list(body, "takes")[:MOST_TAKES]]
+    markers = [_marker(each) for each in _list(body, "markers")[:MOST_MARKERS]]
     video = file_of(take)
     story = replace(
         ExportedStory.of(take, video, _heard(video)),
@@ -39,10 +40,10 @@ def export(body: Any) -> Fields:
     return {"text": exported(story, str(body.get("end"))), "name": _name(take)}
 
 
-def _list(body: Fields, name: str, most: int) -> list[Any]:
+def _list(body: Fields, name: str) -> list[Any]:
     values = body.get(name, [])
-    if not isinstance(values, list) or len(values) > most:
-        raise HeadForcingError(f"{name} must be a list of at most {most}")
+    if not isinstance(values, list):
+        raise HeadForcingError(f"{name} must be a list")
     return values
 
 

@@ -95,7 +95,9 @@ class Remember(Listener):
     def __exit__(self, *error: Any) -> None:
         if self._render is None or self._story.node is None:
             return
-        pace = (time.monotonic() - self._begun) / self._made if self._made else None
+        pace = None
+        if self._made and self._story.has_end:  # a video without an end waits for its pages
+            pace = (time.monotonic() - self._begun) / self._made
         _remember(self._story, self._story.node, self._render.job, pace)
 
 

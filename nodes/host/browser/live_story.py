@@ -135,8 +135,10 @@ class LiveStory(Story):
     def check_plan(self, request: RenderRequest, plan: RenderPlan) -> None:
         """Refuse a plan with which the story cannot go on."""
 
-    def edits(self) -> LiveEdits:
-        """The listener that puts changes of the story into the render."""
+    def edits(self, scale: int) -> LiveEdits:
+        """The listener that puts changes of the story into the render; `scale` is that of the
+        file's pixels, as in `needs_of`.
+        """
         return LiveEdits(self)
 
     @property

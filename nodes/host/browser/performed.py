@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import logging
 import math
-from concurrent.futures import Future
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as TooLateError
 from dataclasses import replace
 from typing import Any
@@ -52,6 +53,9 @@ log = logging.getLogger(__name__)
 _ANSWER_SECONDS = 60.0  # in which the render takes a change: a text encoder may have to be loaded
 _WAIT_SECONDS = 0.25  # in which a request that follows the file is answered
 _NOT_RUNNING = "no live video is running; press Live to begin one"
+# requests that wait have threads of their own, so that all other routes answer
+_performing = ThreadPoolExecutor(4, thread_name_prefix="headforcing-perform")
+_following = ThreadPoolExecutor(8, thread_name_prefix="headforcing-follow")
 
 
 def story_of(positive: Conditioning, hidden: Any, model: Any, seconds: float) -> LiveStory:
@@ -90,6 +94,10 @@ class PerformedStory(LiveStory):
                 "a live video is one video without a part: set batch_size to 1, and render a draft "
                 "or a part afterwards"
             )
+        if not queued_graph.is_link(sampler.get("vae")):
+            raise HeadForcingError(
+                "a live video is decoded while it is made: connect a VAE to vae of the sampler"
+            )
         if sampler.get("live_decoder", "none") != "none":
             raise HeadForcingError(
                 "a live video is decoded once, while it is made: set live_decoder to none, and "
@@ -111,10 +119,11 @@ class PerformedStory(LiveStory):
     def check_plan(self, request: RenderRequest, plan: RenderPlan) -> None:
         check_endless(request, plan)
 
-    def edits(self) -> Performance:
+    def edits(self, scale: int) -> Performance:
         node = self._begins
         pasted = node.translation
-        self.performance = _Announced(self, node.text if pasted is None else pasted.text)
+        text = node.text if pasted is None else pasted.text
+        self.performance = _Announced(self, text, scale)
         return self.performance
 
     def read(self, text: str, seconds: float | None) -> Timeline:
@@ -236,7 +245,7 @@ class _Announced(Performance):
     the second Stop breaks the run off.
     """
 
-    def __init__(self, story: PerformedStory, text: str):
+    def __init__(self, story: PerformedStory, text: str, scale: int):
         super().__init__(
             text,
             story.read,
@@ -245,6 +254,7 @@ class _Announced(Performance):
             lead=LEAD_SECONDS,
             while_waiting=stop_where_asked,
             video_folder=folders.output_folder(),
+            scale=scale,
         )
         self._performed = story
         self._interrupt = model_management.interrupt_current_processing
@@ -287,7 +297,7 @@ def _running_story(client: str, prompt_id: str) -> PerformedStory:
     return story
 
 
-def perform(body: Any) -> Fields:
+def perform(body: Any, check_waited: Callable[[], None]) -> Fields:
     """Give the live video a prompt, or end it with `stop`; `body` holds `client_id` and
     `prompt_id`, and may hold `words`, `tag`, `recall` and `beats`, as of `live.story.Said`. With
     `expected` the words are still being typed.
@@ -327,7 +337,7 @@ def _beats(given: Any) -> Beats | None:
     return Beats(every, first)
 
 
-def follow(query: Fields) -> web.Response:
+def follow(query: Fields, check_waited: Callable[[], None]) -> web.Response:
     """The bytes of a growing file `id` from `from` on, as soon as there are some; without content
     after a quarter of a second without any.
 
@@ -358,7 +368,7 @@ def _words(query: Fields) -> Fields:
 
 
 ROUTES = (
-    pages.route("POST", "/headforcing/perform", perform),
-    pages.route("GET", "/headforcing/follow", follow),
+    pages.route("POST", "/headforcing/perform", perform, _performing),
+    pages.route("GET", "/headforcing/follow", follow, _following),
     pages.route("GET", "/headforcing/words", _words),
 )

@@ -21,6 +21,7 @@ from ....headforcing_core.rollout.loop import Block
 from ....headforcing_core.runs.folder import RunFolder
 from ....headforcing_core.timeline.clock import TEMPORAL_STRIDE, plain_time
 from ....headforcing_core.timeline.editor import scenes_of
+from ....headforcing_core.timeline.timeline import Timeline
 from ....headforcing_core.video.writer import VideoInfo
 from ..folders import OutputFile
 from ..graph.part import WHOLE, Part
@@ -89,6 +90,7 @@ class RenderProgress(Listener):
         self.has_end = True
         self.bar = comfy.utils.ProgressBar(sum(self._steps(plan) for plan in plans))
         self.done = 0
+        self._known_scenes: tuple[Timeline, Timeline, list[Fields]] | None = None
         self.preview = MovingPreview(model, portrait) if previews else None
         self.start_time = time.perf_counter()
 
@@ -305,7 +307,11 @@ class RenderProgress(Listener):
         """The scenes of the story, by which the bars of the editor know theirs."""
         laid_out = self.plan.timeline
         written = laid_out if self._render is None else self._render.job.request.timeline
-        return scenes_of(laid_out, written)
+        known = self._known_scenes
+        if known is None or known[0] is not laid_out or known[1] is not written:
+            known = (laid_out, written, scenes_of(laid_out, written))
+            self._known_scenes = known
+        return known[2]
 
     def _show_running(self) -> None:
         """Show where the render is, its speed and the time that is left."""

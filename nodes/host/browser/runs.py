@@ -294,8 +294,8 @@ def link_file(take: Any, path: Path, made_by: str) -> None:
 def linked_file(take: Any, made_by: str) -> Path | None:
     """The video file of a take, if this decoder has made it and it is still there."""
     label = read_label(take.folder, take.keys[-1])
-    path = folders.output_folder() / label.file
-    if _file(label.file) is None or label.made_by != _maker(made_by, path):
+    path = _path(label.file)
+    if path is None or label.made_by != _maker(made_by, path):
         return None
     return path
 

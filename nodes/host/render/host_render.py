@@ -72,6 +72,11 @@ class HostRender:
         """Bytes that a video takes on the device that samples, besides all weights."""
         return needs_of(plan, self.request.dtype, 0, decoder=self.decoder(plan))
 
+    @property
+    def scale(self) -> int:
+        """The factor by which the VAE makes pictures larger than the plan's."""
+        return 1 if self.vae is None else vae.picture_scale(self.vae)
+
     def check_needs(self, plan: RenderPlan, videos: int = 1) -> Needs:
         """Estimate what that many videos take; refuses what cannot be rendered or cannot fit on the
         device.
@@ -102,7 +107,7 @@ class HostRender:
             kept=request.runs is not None,
             state=request.options.state_seconds > 0,
             writes_video=self.vae is not None,
-            scale=1 if self.vae is None else vae.picture_scale(self.vae),
+            scale=self.scale,
             videos=videos,
             finished_blocks=sum(finished),
         )

@@ -162,7 +162,7 @@ def _sample(
         attention = hosted.attention.or_better(render.request.dtype, device, plan.shape)
         if story is not None:
             story.reload = _reload(hosted, progress, needs)
-            listeners.append(story.edits())
+            listeners.append(story.edits(render.scale))
         return make_video(job, hosted, Place(device, attention), listeners)
 
     one_pass = (plan.largest_pass, *plan.block_shape[1:])

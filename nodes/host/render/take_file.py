@@ -24,9 +24,11 @@ def link_file(render: HostRender, job: RenderJob, path: Path, vae: Any) -> None:
     plan = job.plan
     if job.folder is None or render.part.first(plan) != 0:
         return
-    whole = _key(render, job, plan.blocks, render.vae)
-    if job.end_block >= plan.blocks or runs.linked_file(job, whole) is None:
-        runs.link_file(job, path, _key(render, job, job.end_block, vae))
+    if job.end_block < plan.blocks:
+        whole = _key(render, job, plan.blocks, render.vae)
+        if runs.linked_file(job, whole) is not None:
+            return
+    runs.link_file(job, path, _key(render, job, job.end_block, vae))
 
 
 def linked_file(render: HostRender, job: RenderJob, vae: Any) -> Path | None:
