@@ -17,6 +17,8 @@ const LASTING = ["story", "scenes"];
 
 /** @type {(Listener & {event: string})[]} */
 const listeners = [];
+/** The events that are heard. @type {Set<string>} */
+const heard = new Set();
 /** What is known of `LASTING`, and since when, by event, workflow and node. @type {Map<string, Record<string, any>>} */
 const lasting = new Map();
 /** The last event of those for which it is asked. @type {Map<string, {about: any, isAnswer?: boolean}>} */
@@ -31,17 +33,18 @@ let grows = "MediaSource" in globalThis; // whether this browser plays growing f
  */
 export function listen(event, { take, known, lose }) {
   listeners.push({ event, take, known, lose });
-  app.api.addEventListener(event, (/** @type {ServerEvent} */ { detail }) => hand(event, take, detail));
+  if (heard.has(event)) return;
+  heard.add(event);
+  app.api.addEventListener(event, (/** @type {ServerEvent} */ { detail }) => hand(event, detail));
 }
 
 /**
- * Hand an event on with all that is known of `LASTING`.
+ * Hand an event on to all its listeners, with all that is known of `LASTING`.
  * @param {string} event
- * @param {Listener["take"]} take
  * @param {any} about
  * @param {boolean} [isAnswer]
  */
-async function hand(event, take, about, isAnswer) {
+async function hand(event, about, isAnswer) {
   const { workflow, since } = about;
   const node = about.node ?? about.node_id;
   const key = `${event} ${workflow} ${node}`;
@@ -49,7 +52,7 @@ async function hand(event, take, about, isAnswer) {
   if (sent.length) lasting.set(key, Object.fromEntries([...sent, "since"].map((name) => [name, about[name]])));
   if (sent.length || since === undefined || lasting.get(key)?.since === since) {
     waiting.delete(key); // it is overtaken
-    take({ ...about, ...(since !== undefined && lasting.get(key)) }, isAnswer);
+    tell(event, { ...about, ...(since !== undefined && lasting.get(key)) }, isAnswer);
     return;
   }
   const isAskedFor = waiting.has(key);
@@ -64,7 +67,12 @@ async function hand(event, take, about, isAnswer) {
   }
   const last = waiting.get(key);
   waiting.delete(key);
-  if (last) take({ ...last.about, ...lasting.get(key) }, last.isAnswer);
+  if (last) tell(event, { ...last.about, ...lasting.get(key) }, last.isAnswer);
+}
+
+/** @param {string} event @param {any} about @param {boolean} [isAnswer] */
+function tell(event, about, isAnswer) {
+  for (const listener of listeners) if (listener.event === event) listener.take(about, isAnswer);
 }
 
 /** Ask, unless the same was asked already. */
@@ -79,7 +87,8 @@ export async function ask() {
     const answer = await api.fetchApi(`/headforcing/renders?${query}`);
     if (!answer.ok) throw new Error(`status ${answer.status}`);
     const told = await answer.json();
-    for (const [index, listener] of listeners.entries()) handOn(told, listener, before[index]);
+    for (const [index, listener] of listeners.entries()) loseOthers(told, listener, before[index]);
+    for (const [event, about] of told) if (heard.has(event)) hand(event, about, true);
   } catch (error) {
     lastQuery = ""; // the next status asks again
     console.warn("Head Forcing: renders of this workflow are not shown", error);
@@ -87,16 +96,15 @@ export async function ask() {
 }
 
 /**
- * Hand what the server has told on to a part.
+ * Tell a part what it knew when the server was asked, and the server does not know.
  * @param {[string, any][]} told events, each with what it is about
  * @param {Listener & {event: string}} listener
- * @param {{prompt_id: string}[]} before what it knew when the server was asked
+ * @param {{prompt_id: string}[]} before
  */
-function handOn(told, { event, take, lose }, before) {
-  const ours = told.filter(([name]) => name === event).map(([, about]) => about);
-  const confirmed = new Set(ours.map(({ prompt_id }) => prompt_id));
+function loseOthers(told, { event, lose }, before) {
+  const ours = told.filter(([name]) => name === event);
+  const confirmed = new Set(ours.map(([, { prompt_id }]) => prompt_id));
   for (const about of before) if (!confirmed.has(about.prompt_id)) lose(about);
-  for (const about of ours) hand(event, take, about, true);
 }
 
 /** Ask for previews until files are finished: this page cannot play what grows. */

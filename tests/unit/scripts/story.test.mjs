@@ -27,6 +27,12 @@ const { isShortcut } = await import("../extensions/headforcing/timeline/keys.js"
 
 const nextTurn = () => new Promise((end) => setImmediate(end));
 
+/** A player as the monitor knows it, of a video of which the story begins at once. */
+function playerOf(video) {
+  const pair = { isSilent: true };
+  return { video, pair, image: new Element(), lend() {}, get seconds() { return video.currentTime; } };
+}
+
 /** A press of a key, as an event with what a handler has done to it. */
 function press(key, { code = "", altKey = false, ctrlKey = false } = {}) {
   const target = new Element();
@@ -37,9 +43,7 @@ test("Alt+I and Alt+O remove the in and out points, also where Option gives thos
   for (const [inKey, outKey] of [["i", "o"], ["I", "O"], ["ˆ", "ø"], ["Dead", "ø"]]) {
     const monitor = new Monitor(() => {}, () => {});
     const video = Object.assign(new Element(), { readyState: 1, currentTime: 2, paused: true });
-    const pair = { isSilent: true };
-    const player = { video, pair, place: { lead: 0 }, image: new Element(), lend() {} };
-    monitor.bind(player, null, null, "story");
+    monitor.bind(playerOf(video), null, null, "story");
     monitor.key(press("i", { code: "KeyI" }));
     video.currentTime = 5;
     monitor.key(press("o", { code: "KeyO" }));
@@ -54,12 +58,21 @@ test("Alt+I and Alt+O remove the in and out points, also where Option gives thos
 test("on a keyboard with letters in other places Alt goes by the letter", () => {
   const monitor = new Monitor(() => {}, () => {});
   const video = Object.assign(new Element(), { readyState: 1, currentTime: 2, paused: true });
-  monitor.bind({ video, pair: {}, place: { lead: 0 }, image: new Element(), lend() {} }, null, null, "story");
+  monitor.bind(playerOf(video), null, null, "story");
   monitor.key(press("i", { code: "KeyG" }));
   monitor.key(press("u", { code: "KeyI", altKey: true }));
   assert.equal(monitor.times[1], 2);
   monitor.key(press("i", { code: "KeyG", altKey: true }));
   assert.equal(monitor.times[1], null);
+});
+
+test("newest is there for a file that grows, and not for a live video, whose pace it would break", () => {
+  for (const isFollowed of [false, true]) {
+    const monitor = new Monitor(() => {}, () => {});
+    const video = Object.assign(new Element(), { readyState: 1, currentTime: 2, paused: true });
+    monitor.bind(Object.assign(playerOf(video), { growing: {}, isFollowed }), null, null, "story");
+    assert.equal(monitor.newest.disabled, isFollowed);
+  }
 });
 
 test("shortcuts of ComfyUI go on to it, those of fields and of undo do not", () => {
