@@ -3,7 +3,7 @@
 import { app } from "../../scripts/app.js";
 import { listen } from "./server_events.js";
 import { button, editors, holds, isLinked, isOpen, make, nodeOf, post, putValues } from "./shared.js";
-import { storyOf, whileInGraph } from "./shared.js";
+import { storyOf, takeValues, whileInGraph } from "./shared.js";
 import { t } from "./texts.js";
 import { plainTime } from "./timeline/segments.js";
 import { addElement } from "./widgets.js";
@@ -96,11 +96,24 @@ class LiveStory {
     this.#prompt = prompt_id;
     this.#story = story;
     if (JSON.stringify(story) === JSON.stringify(before) || changed_by === app.api.clientId) return;
-    this.#replaces = !holds(this.#node, before);
+    const isChanged = !holds(this.#node, before);
+    if (!changed_by) return this.#take(story, isChanged);
+    this.#replaces = isChanged;
     if (!this.#replaces) putValues(this.#node, story);
     this.status.textContent = this.#replaces
       ? OTHERS()
       : t("Another page has changed the story; this is its text.");
+  }
+
+  /**
+   * Take over what the server of a live video has written.
+   * @param {Record<string, unknown>} story
+   * @param {boolean} isChanged whether this node holds something else, which the undo of the graph then brings back
+   */
+  #take(story, isChanged) {
+    if (isChanged) return putValues(this.#node, story);
+    takeValues(this.#node, story);
+    editors.get(this.#node)?.tookText();
   }
 
   async #apply() {

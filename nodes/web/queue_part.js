@@ -1,5 +1,5 @@
-// A run of one sampler alone, with inputs that no widget has: a part of the video or a draft, see nodes/host/graph/part.py.
-// The workflow, its widgets and its seeds stay as they are.
+// A run of one sampler alone, with inputs that no widget has: a part of the video, a draft or a live video, see
+// nodes/host/graph/part.py and nodes/host/browser/performed.py. The workflow, its widgets and its seeds stay as they are.
 import { app } from "../../scripts/app.js";
 import { nodeOf } from "./shared.js";
 import { t } from "./texts.js";
@@ -14,12 +14,12 @@ import { t } from "./texts.js";
  * @returns {Promise<string>}
  */
 export async function queuePart(node, part) {
-  const { output, workflow } = await app.graphToPrompt();
-  const id = queuedId(node, output);
-  if (!id) return t("This node is muted or bypassed.");
-  const needed = neededFor(id, output);
-  needed[id] = { ...output[id], inputs: { ...output[id].inputs, ...part } };
   try {
+    const { output, workflow } = await app.graphToPrompt();
+    const id = queuedId(node, output);
+    if (!id) return t("This node is muted or bypassed.");
+    const needed = neededFor(id, output);
+    needed[id] = { ...output[id], inputs: { ...output[id].inputs, ...part } };
     await app.api.queuePrompt(0, { output: needed, workflow });
     return "";
   } catch (/** @type {any} */ error) {

@@ -9,9 +9,13 @@ const NODES = new Set([
 ]);
 const LONGEST_MS = 10_000; // that a run waits for the server to answer a change
 
+/** The graph as it is now, for a question to the server: nothing is waited for and no prefix is filled in. */
+export let graphNow = () => app.graphToPrompt();
+
 /** Fill prefixes in when a graph is queued. The texts of the widgets stay; that of a subgraph's face is there, too. */
 export function setup() {
   const graphToPrompt = app.graphToPrompt;
+  graphNow = () => graphToPrompt.call(app);
   /** @param {any[]} args */
   app.graphToPrompt = async function (...args) {
     await waitForChanges();

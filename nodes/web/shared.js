@@ -213,6 +213,31 @@ export const holds = (node, values) =>
  */
 export function putValues(node, values, owner = (name) => [node, name]) {
   app.canvas?.emitBeforeChange?.();
+  setValues(node, values, owner);
+  app.canvas?.emitAfterChange?.();
+}
+
+/**
+ * Change a node's own widgets to what the server has: the undo of the graph knows it, and gets no step.
+ * @param {GraphNode} node
+ * @param {Record<string, unknown>} values
+ */
+export function takeValues(node, values) {
+  const tracker = app.extensionManager?.workflow?.activeWorkflow?.changeTracker;
+  app.canvas?.emitBeforeChange?.();
+  app.canvas?.emitAfterChange?.(); // what a person has changed before is a step
+  setValues(node, values, (name) => [node, name]);
+  if (!tracker || tracker.changeCount) return; // a drag that goes on is a step as a whole
+  tracker.activeState = JSON.parse(JSON.stringify(rootGraph().serialize()));
+  tracker.updateModified?.();
+}
+
+/**
+ * @param {GraphNode} node
+ * @param {Record<string, unknown>} values
+ * @param {Owner} owner
+ */
+function setValues(node, values, owner) {
   for (const [name, value] of Object.entries(values)) {
     const widget = widgetOf(...owner(name));
     if (!widget || value === widget.value || isLinked(...owner(name))) continue;
@@ -220,7 +245,6 @@ export function putValues(node, values, owner = (name) => [node, name]) {
     widget.callback?.(value);
     widget.value = value; // of a number the callback keeps one digit, which is no block's
   }
-  app.canvas?.emitAfterChange?.();
   node.graph?.setDirtyCanvas?.(true, true);
 }
 

@@ -141,7 +141,7 @@ export {};
  * @property {(first: number, count: number) => void} span chooses prompts in a row
  * @property {(segments: Segment[], selected: number, count: number) => void} preview shows a drag that goes on
  * @property {(index: number) => void} dropped ends a drag that changes nothing
- * @property {(segments: Segment[], key: string | null, selected: number) => void} commit writes changed prompts
+ * @property {(segments: Segment[], key: string | null, selected: number) => boolean} commit writes changed prompts; false if they are dropped
  * @property {(index: number) => void} locked says that a prompt has begun and stays
  * @property {() => void} open shows the fields of the chosen prompt
  * @property {(seconds: number) => void} seek plays from a second of the story

@@ -1,7 +1,6 @@
 // The file of a live video, which is read frame by frame while it is written: with each request the page tells where it
 // plays, and the server makes the next block when that is near the end.
 import { app } from "../../../scripts/app.js";
-import { playsNoGrowing } from "../server_events.js";
 import { GrowingFile } from "./growing_file.js";
 
 const APART_MS = 30; // between two requests
@@ -19,11 +18,13 @@ export function rateFor(left) {
   return SLOWER.find(({ below }) => left < below)?.rate ?? 1;
 }
 
+/** Whether it is the rate of a video that this file has slowed. @param {number} given */
+const isSlower = (given) => SLOWER.some(({ rate }) => rate === given);
+
 /** @param {number} milliseconds @returns {Promise<void>} */
 const wait = (milliseconds) => new Promise((done) => setTimeout(done, milliseconds));
 
 export class FollowedFile extends GrowingFile {
-  #isReading = false;
   #at;
 
   /**
@@ -37,28 +38,17 @@ export class FollowedFile extends GrowingFile {
     this.#at = at;
   }
 
-  /** @param {number} written @param {boolean} complete */
-  async grow(written, complete) {
-    this.written = Math.max(written, this.written);
-    this.complete = complete;
-    if (this.#isReading || this.closed) return;
-    this.#isReading = true;
+  /** Read until the file is complete. @override */
+  async readOn() {
     try {
-      while (!this.closed && !this.complete) await this.#readOn();
-      this.video.playbackRate = 1;
-    } catch (error) {
-      if (!this.closed) {
-        console.info("Head Forcing: this page cannot play a growing video", error);
-        playsNoGrowing();
-      }
-      this.closed = true;
+      while (!this.closed && !this.complete) await this.#readNext();
     } finally {
-      this.#isReading = false;
+      if (isSlower(this.video.playbackRate)) this.video.playbackRate = 1;
     }
   }
 
   /** Ask for what comes next, and show it. */
-  async #readOn() {
+  async #readNext() {
     const bytes = await this.#ask();
     if (this.closed) return;
     if (bytes?.byteLength) {
@@ -91,7 +81,7 @@ export class FollowedFile extends GrowingFile {
   #keepPace() {
     const { video } = this;
     const { buffered, currentTime, playbackRate } = video;
-    if (!buffered.length || (playbackRate !== 1 && !SLOWER.some(({ rate }) => rate === playbackRate))) return;
+    if (!buffered.length || (playbackRate !== 1 && !isSlower(playbackRate))) return;
     const rate = rateFor(buffered.end(buffered.length - 1) - currentTime);
     if (rate !== playbackRate) video.playbackRate = rate;
   }

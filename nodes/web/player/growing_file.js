@@ -49,28 +49,17 @@ export class GrowingFile {
   }
 
   /**
-   * Read on, up to the bytes that are written by now.
-   * @param {number} written
+   * Show what is written by now.
+   * @param {number} written bytes
    * @param {boolean} complete
    */
   async grow(written, complete) {
     this.written = Math.max(written, this.written);
     this.complete = complete;
-    if (this.busy || this.video.currentTime < this.#roomFrom) return;
+    if (this.busy || this.closed) return;
     this.busy = true;
     try {
-      while (this.read < this.written && !this.closed) {
-        await this.#untilNext();
-        if (this.closed) break;
-        const bytes = await this.#nextPiece();
-        if (bytes === null) break; // the next message says more
-        if (!(await this.append(bytes))) {
-          this.#waitForRoom();
-          return;
-        }
-        this.read += bytes.byteLength;
-      }
-      if (this.complete && this.media.readyState === "open" && this.buffer) this.media.endOfStream();
+      await this.readOn();
     } catch (error) {
       if (!this.closed) {
         console.info("Head Forcing: this page cannot play a growing video", error); // as with --disable-api-nodes
@@ -80,6 +69,23 @@ export class GrowingFile {
     } finally {
       this.busy = false;
     }
+  }
+
+  /** Read up to the bytes that are written by now. @returns {Promise<void>} */
+  async readOn() {
+    if (this.video.currentTime < this.#roomFrom) return;
+    while (this.read < this.written && !this.closed) {
+      await this.#untilNext();
+      if (this.closed) break;
+      const bytes = await this.#nextPiece();
+      if (bytes === null) break; // the next message says more
+      if (!(await this.append(bytes))) {
+        this.#waitForRoom();
+        return;
+      }
+      this.read += bytes.byteLength;
+    }
+    if (this.complete && this.media.readyState === "open" && this.buffer) this.media.endOfStream();
   }
 
   /**

@@ -251,7 +251,17 @@ export class Player {
     this.changed?.();
   }
 
-  /** Play from a second of the storyNode, if the video has it. @param {number} seconds */
+  /** The second of the story that is shown; negative in a scene before its beginning. */
+  get seconds() {
+    return this.video.currentTime - this.place.lead;
+  }
+
+  /** Whether the file of a live video is played, which holds no more than what is shown next. */
+  get isFollowed() {
+    return this.growing instanceof FollowedFile;
+  }
+
+  /** Play from a second of the story, if the video has it. @param {number} seconds */
   seek(seconds) {
     takeLead(this);
     const time = seconds + this.place.lead; // the video may begin with a scene, and end before the story
@@ -265,9 +275,8 @@ export class Player {
       this.stop();
       this.video.autoplay = true;
       const joins = this.place.done > JOINED_BLOCKS; // another page has seen its beginning: this one shows the newest
-      const at = () => Math.max(0, this.video.currentTime - this.place.lead);
       this.growing = video.followed
-        ? new FollowedFile(this.video, video.id, joins, at)
+        ? new FollowedFile(this.video, video.id, joins, () => Math.max(0, this.seconds))
         : new GrowingFile(this.video, video.id, joins);
     }
     this.growing.grow(video.bytes, complete);
@@ -283,7 +292,7 @@ export class Player {
     if (known && isSame(known, files[0])) return;
     const { currentTime, paused, ended } = this.video;
     const grew = this.growing !== undefined || Boolean(known?.draft);
-    const wasFollowed = this.growing instanceof FollowedFile;
+    const wasFollowed = this.isFollowed;
     const stays = paused && !ended && currentTime > 0;
     this.stop();
     this.files = files;

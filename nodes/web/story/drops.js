@@ -63,6 +63,7 @@ export function takeDrops(root, shown, say) {
  */
 async function take(file, { storyNode, sampler, editor }) {
   if (isText(file)) {
+    if (editor?.isTextLinked) return t("The text comes from another node; change it there.");
     editor?.take(await textOf(file));
     return ""; // the line below the bars says what was read
   }
@@ -98,14 +99,17 @@ async function upload(file) {
 function load(target, { loader, widget, input }, name) {
   const slot = target.inputs.findIndex((each) => each.name === input);
   app.canvas?.emitBeforeChange?.();
-  const known = target.getInputNode(slot);
-  const node = known?.comfyClass === loader ? known : added(target, loader);
-  const combo = widgetOf(node, widget);
-  if (Array.isArray(combo.options.values) && !combo.options.values.includes(name)) combo.options.values.push(name);
-  combo.value = name;
-  combo.callback?.(name);
-  if (node !== known) node.connect(0, target, slot);
-  app.canvas?.emitAfterChange?.();
+  try {
+    const known = target.getInputNode(slot);
+    const node = known?.comfyClass === loader ? known : added(target, loader);
+    const combo = widgetOf(node, widget);
+    if (Array.isArray(combo.options.values) && !combo.options.values.includes(name)) combo.options.values.push(name);
+    combo.value = name;
+    combo.callback?.(name);
+    if (node !== known) node.connect(0, target, slot);
+  } finally {
+    app.canvas?.emitAfterChange?.();
+  }
   target.graph?.setDirtyCanvas?.(true, true);
 }
 

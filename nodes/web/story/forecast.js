@@ -2,6 +2,7 @@
 // takes. The server compares the blocks, see nodes/host/browser/forecast.py.
 import { app } from "../../../scripts/app.js";
 import { queuedId } from "../queue_part.js";
+import { graphNow } from "../queued_graph.js";
 import { make, post, put, storyOf } from "../shared.js";
 import { t } from "../texts.js";
 import { plainTime } from "../timeline/segments.js";
@@ -25,9 +26,11 @@ export class Forecast {
   #player = null;
   #before = ""; // the values that were seen last, as JSON,
   #queried = ""; // and those for which the server was asked
+  #changes = 0; // of the graph
 
   constructor() {
     this.element = make("output", { class: "hf-story-forecast" });
+    app.api.addEventListener("graphChanged", () => this.#changes++);
   }
 
   /**
@@ -46,13 +49,13 @@ export class Forecast {
     this.#editor?.status.element.before(this.element);
   }
 
-  /** Ask again when the values of both nodes have changed, or a run has ended; nothing is said while one goes on. */
+  /** Ask again when the values of both nodes or the graph have changed, or a run has ended; nothing is said while one goes on. */
   look() {
     if (!this.#editor || !this.#player) return;
     const { node, told } = this.#player;
     const isBusy = told?.state === "running" || !this.#editor.isCurrent;
     const widgets = node.widgets?.map(({ value }) => (typeof value === "object" ? null : value));
-    const values = JSON.stringify([isBusy, storyOf(this.#storyNode), widgets, told?.prompt_id, told?.state]);
+    const values = JSON.stringify([isBusy, storyOf(this.#storyNode), widgets, told?.prompt_id, told?.state, this.#changes]);
     const isStill = values === this.#before; // nobody types or drags
     this.#before = values;
     if (isBusy || values !== this.#queried) put(this.element, { textContent: "" }); // it was said of another story
@@ -70,7 +73,7 @@ export class Forecast {
   /** @returns {Promise<Answer>} */
   async #answer() {
     try {
-      const { output } = await app.graphToPrompt();
+      const { output } = await graphNow();
       const node = queuedId(this.#player?.node, output);
       return node ? await post("/headforcing/forecast", { output, node }, "") : {};
     } catch {

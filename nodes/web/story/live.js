@@ -3,7 +3,7 @@
 import { app } from "../../../scripts/app.js";
 import { queuePart } from "../queue_part.js";
 import { listen, playsGrowing } from "../server_events.js";
-import { button, demoOf, isOpen, make, post, put, putValues } from "../shared.js";
+import { button, demoOf, isOpen, make, nodeOf, post, put, putValues } from "../shared.js";
 import { t } from "../texts.js";
 import { plainTime, startSeconds } from "../timeline/segments.js";
 import { smallPicture } from "../timeline/pictures.js";
@@ -42,10 +42,12 @@ export class LivePanel {
   #next = null;
   /** Of scenes, by their first block. @type {Map<number, HTMLCanvasElement>} */
   #pictures = new Map();
-  #drawn = ""; // the scenes that are shown
-  /** The words of the embedded model, by what they say. @type {Record<string, string[]>} */
-  #words = {};
-  #chipsOf = ""; // the prompt whose words are pressed
+  /** The buttons of scenes, by the number of a prompt. @type {Map<number, HTMLElement>} */
+  #backs = new Map();
+  /** Of each kind of words of the embedded model a group of buttons; null before they are asked for. @type {Chips[] | null} */
+  #chips = null;
+  #isQueued = false; // whether a live video was queued here and has not begun
+  #isEnding = false; // whether its end is asked for
 
   /**
    * @param {(sentence: string) => void} say
@@ -65,7 +67,7 @@ export class LivePanel {
     const next = { type: "text", placeholder: t("What happens next? Enter shows it"), "aria-label": t("What happens next") };
     this.field = /** @type {HTMLInputElement} */ (make("input", { class: "hf-live-words", ...next }));
     this.field.addEventListener("keydown", (event) => this.#key(event));
-    this.state = make("div", { class: "hf-live-state", role: "status" });
+    this.state = make("div", { class: "hf-live-state" }); // no role=status: it counts down
     this.ways = make("span", { class: "hf-live-ways", role: "group", "aria-label": t("How it follows") });
     for (const [way, name] of Object.entries(WAYS))
       this.ways.append(button(name(), t("How it follows"), () => this.#choose(way)));
@@ -86,6 +88,9 @@ export class LivePanel {
     });
     for (const outcome of ["success", "error", "interrupted"])
       app.api.addEventListener(`execution_${outcome}`, () => this.#over());
+    app.api.addEventListener("status", (/** @type {any} */ { detail }) => {
+      if (!detail?.exec_info?.queue_remaining) this.#isQueued = false;
+    });
   }
 
   /**
@@ -95,21 +100,25 @@ export class LivePanel {
    * @param {TimelineEditor | null} editor
    */
   bind(storyNode, sampler, player, editor) {
+    if (this.#editor) this.#editor.isPerformed = false;
     this.#storyNode = storyNode;
     this.#sampler = sampler;
     this.#player = player;
     this.#editor = editor;
-    put(this.begin, { disabled: !storyNode || !sampler });
     this.#show();
   }
 
   /** Whether the live video that runs is that of the open story. */
   get isOn() {
-    return this.#running !== null && isOpen(this.#running.workflow) && String(this.#storyNode?.id) === this.#running.node_id;
+    const running = this.#running;
+    return running !== null && isOpen(running.workflow) && nodeOf(running.node_id) === this.#storyNode;
   }
 
   #show() {
-    this.#grid.classList.toggle("hf-is-live", this.isOn);
+    const { isOn } = this;
+    this.#grid.classList.toggle("hf-is-live", isOn);
+    put(this.begin, { disabled: !this.#storyNode || !this.#sampler || this.#isQueued || isOn });
+    if (this.#editor) this.#editor.isPerformed = isOn;
   }
 
   /** @param {ToldStory & {live?: LiveFacts}} told */
@@ -118,12 +127,13 @@ export class LivePanel {
     if (!told.running) return this.#over(told.prompt_id);
     const isNew = told.prompt_id !== this.#running?.prompt_id;
     this.#running = { ...told, live: told.live };
+    this.#isQueued = false;
     if (isNew) {
       this.#pictures.clear();
+      this.#backs.clear();
       this.#next = null;
-      this.#drawn = "";
-      this.#chipsOf = "";
-      this.#learnWords();
+      this.#chips = null;
+      this.#isEnding = false;
     }
     this.#show();
     if (isNew && this.isOn) this.field.focus({ preventScroll: true });
@@ -131,27 +141,42 @@ export class LivePanel {
 
   /** The video has ended. @param {string} [prompt_id] */
   #over(prompt_id) {
+    this.#isQueued = false;
     if (!this.#running || (prompt_id && prompt_id !== this.#running.prompt_id)) return;
     const { why } = this.#running.live;
     if (why) this.#say(t("The video has ended: %1", why));
     this.#running = null;
-    put(this.begin, { disabled: !this.#storyNode || !this.#sampler });
     this.#show();
   }
 
-  /** Ask for the words of the embedded model. */
+  /** Make the buttons of the words that the embedded model knows. */
   async #learnWords() {
+    this.#chips = [];
     this.chips.replaceChildren();
-    if (!this.#sampler || !demoOf(this.#sampler)) return;
-    const answer = await app.api.fetchApi("/headforcing/words");
-    if (answer.ok) this.#words = await answer.json();
+    const answer = await app.api.fetchApi("/headforcing/words").catch(console.warn);
+    if (!answer?.ok) return;
+    const kinds = /** @type {string[][]} */ (Object.values(await answer.json()));
+    this.#chips = kinds.map((kind) => {
+      const words = kind.filter(Boolean);
+      const chips = words.map((word) => button(word, t("Change this word"), () => this.#change(words, word)));
+      return { words, chips, group: make("span", { class: "hf-live-group" }, ...chips) };
+    });
+    this.chips.replaceChildren(...this.#chips.map(({ group }) => group));
+    this.#drawChips();
   }
 
   /** @param {KeyboardEvent} event */
   #key(event) {
     event.stopPropagation();
-    if (event.key === "Enter" && !event.isComposing && this.field.value.trim()) this.#perform(this.field.value);
+    if (event.key === "Enter" && !event.isComposing && this.field.value.trim()) this.#performTyped();
     if (event.key === "Escape") this.field.value = "";
+  }
+
+  async #performTyped() {
+    const typed = this.field.value;
+    this.field.value = "";
+    const isTaken = await this.#perform(typed);
+    if (!isTaken && !this.field.value) this.field.value = typed; // to be mended
   }
 
   /** @param {string} way */
@@ -167,18 +192,19 @@ export class LivePanel {
 
   /** Queue the sampler with the story of the node and a new seed: stored blocks would not wait for prompts. */
   async #begin() {
-    put(this.begin, { disabled: true });
+    this.#isQueued = true;
+    this.#show();
     await this.#editor?.settled();
     putValues(this.#sampler, { seed: Math.floor(Math.random() * HIGHEST_SEED) });
     const error = await queuePart(this.#sampler, { live: true });
-    if (!error) return;
+    if (error) this.#isQueued = false;
     this.#say(error);
-    put(this.begin, { disabled: false });
   }
 
   async #end() {
-    put(this.stop, { disabled: true });
-    await this.#ask({ stop: true });
+    this.#isEnding = true;
+    this.look();
+    if (!(await this.#ask({ stop: true }))) this.#isEnding = false;
   }
 
   /** Give the server a prompt; an error is said, and null returned. @param {Record<string, unknown>} body */
@@ -191,25 +217,27 @@ export class LivePanel {
     return null;
   }
 
-  /** @param {string} words @param {number | null} [recall] @param {string} [tag] */
-  async #perform(words, recall = null, tag = this.#way) {
-    const typed = this.field.value;
-    this.field.value = "";
+  /**
+   * Let words begin with the next block; whether the render has taken them.
+   * @param {string} words
+   * @param {number | null} [recall]
+   */
+  async #perform(words, recall = null) {
     this.#say("");
     const beats = this.onBeats.ariaPressed === "true" ? this.#beats() : null;
-    const answer = await this.#ask({ words: words.trim(), tag: recall ? "" : tag, recall, beats });
+    const answer = await this.#ask({ words: words.trim(), tag: recall ? "" : this.#way, recall, beats });
     if (answer) this.#next = { seconds: answer.seconds, words: words || t("same again") };
-    else if (words === typed && !this.field.value) this.field.value = typed; // to be mended
+    return answer !== null;
   }
 
   /** Show what comes and what can come back; called some times a second. */
   look() {
+    this.#show();
     if (!this.isOn || !this.#player) return;
     const { live } = this.#running;
-    const { video, place } = this.#player;
-    const at = Math.max(0, video.currentTime - place.lead);
+    const at = Math.max(0, this.#player.seconds);
     if (this.#next && at >= this.#next.seconds) this.#next = null;
-    put(this.stop, { disabled: Boolean(live.ends) });
+    put(this.stop, { disabled: this.#isEnding || Boolean(live.ends) });
     put(this.field, { disabled: Boolean(live.ends) });
     put(this.onBeats, { hidden: !this.#beats() });
     put(this.state, { textContent: this.#sentence(at, live) });
@@ -242,43 +270,62 @@ export class LivePanel {
     if (picture) this.#pictures.set(scene.start_block, picture);
   }
 
-  /** @param {number[]} kept by the number of a prompt, the last one first */
+  /** Show a button for each scene that can come back. @param {number[]} kept by the number of a prompt */
   #drawScenes(kept) {
     const segments = this.#editor?.timeline?.segments ?? [];
-    const scenes = kept.filter((number) => segments[number - 1]);
-    const drawn = scenes.map((number) => `${number} ${this.#pictures.has(segments[number - 1].start_block)}`).join();
-    if (drawn === this.#drawn) return;
-    this.#drawn = drawn;
-    const buttons = scenes.toReversed().map((number) => {
+    const numbers = kept.filter((number) => segments[number - 1]).toSorted((one, other) => one - other);
+    for (const [number, back] of this.#backs) {
+      if (numbers.includes(number)) continue;
+      back.remove();
+      this.#backs.delete(number);
+    }
+    for (const [place, number] of numbers.entries()) {
       const { text, start_block } = segments[number - 1];
+      const back = this.#backOf(number);
       const label = t("Back to scene %1: %2", number, text);
-      const back = make("button", { class: "hf-live-scene", title: label, "aria-label": label });
-      back.append(make("span", {}, String(number)));
+      put(back, { title: label, ariaLabel: label });
       const picture = this.#pictures.get(start_block);
-      if (picture) back.prepend(picture);
-      back.addEventListener("click", () => this.#perform(text, number));
-      return back;
-    });
-    this.scenes.replaceChildren(...buttons);
+      if (picture && picture.parentNode !== back) back.prepend(picture);
+      if (this.scenes.children[place] !== back) this.scenes.insertBefore(back, this.scenes.children[place] ?? null);
+    }
+    while (this.scenes.children.length > numbers.length) this.scenes.lastElementChild.remove(); // of the video before
   }
 
-  /** Buttons of the words that the embedded model knows: each changes one word of the last prompt. */
+  /** The button of a scene, which stays while it is shown: it may be below the pointer. @param {number} number */
+  #backOf(number) {
+    const known = this.#backs.get(number);
+    if (known) return known;
+    const onclick = () => this.#perform(this.#editor?.timeline?.segments[number - 1]?.text ?? "", number);
+    const back = make("button", { class: "hf-live-scene", onclick }, make("span", {}, String(number)));
+    this.#backs.set(number, back);
+    return back;
+  }
+
+  /** Show which of the embedded model's words the last prompt has; none for other models. */
   #drawChips() {
-    const kinds = Object.values(this.#words);
-    const text = this.#editor?.timeline?.segments.at(-1)?.text ?? "";
-    if (!kinds.length || text === this.#chipsOf) return;
-    this.#chipsOf = text;
-    const spoken = text.split(" ");
-    const groups = kinds.map((words) => {
-      const now = words.find((word) => word && spoken.includes(word));
-      const chips = words.filter(Boolean).map((word) => {
-        const changed = spoken.map((each) => (each === now ? word : each)).join(" ");
-        const chip = button(word, t("Change this word"), () => this.#perform(changed));
-        chip.ariaPressed = String(word === now);
-        return chip;
-      });
-      return now ? make("span", { class: "hf-live-group" }, ...chips) : "";
-    });
-    this.chips.replaceChildren(...groups);
+    const isOfDemo = Boolean(this.#sampler && demoOf(this.#sampler));
+    this.chips.style.display = isOfDemo ? "" : "none";
+    if (!isOfDemo) return;
+    if (!this.#chips) this.#learnWords();
+    const spoken = this.#spoken;
+    for (const { words, chips, group } of this.#chips) {
+      const now = words.find((word) => spoken.includes(word));
+      group.style.display = now ? "" : "none";
+      for (const [place, word] of words.entries()) put(chips[place], { ariaPressed: String(word === now) });
+    }
+  }
+
+  /** The words of the last prompt. */
+  get #spoken() {
+    return (this.#editor?.timeline?.segments.at(-1)?.text ?? "").split(" ");
+  }
+
+  /** Perform the last prompt with another of these words. @param {string[]} words @param {string} word */
+  #change(words, word) {
+    const spoken = this.#spoken;
+    const now = words.find((each) => spoken.includes(each));
+    this.#perform(spoken.map((each) => (each === now ? word : each)).join(" "));
   }
 }
+
+/** Words of one kind, their buttons in the same order, and those together. @typedef {{words: string[], chips: HTMLElement[], group: HTMLElement}} Chips */

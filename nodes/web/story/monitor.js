@@ -9,8 +9,8 @@ import { startSeconds, timeText } from "../timeline/segments.js";
 
 const FASTEST = 8; // times the usual rate
 const BACK_MS = 100; // no browser plays backwards: a step back so often
-const LIVE_JUMP_SECONDS = 1.5; // behind the newest frame at which *live* jumps to it
-const LIVE_DELAY_SECONDS = 0.3; // that it stays behind
+const NEWEST_JUMP_SECONDS = 1.5; // behind the newest frame at which *newest* jumps to it
+const NEWEST_DELAY_SECONDS = 0.3; // that it stays behind
 const SCENE_BEGIN_SECONDS = 0.5; // of a scene, in which a jump back goes to the scene before
 const USUAL_FPS = 16; // video frames a second before a story is read
 const ROUNDED = 0.01; // of a video frame, by which times are rounded
@@ -31,7 +31,7 @@ export class Monitor {
   #range = noRange();
   /** By workflow and node of the story. @type {Map<string, PartRange>} */
   #ranges = new Map();
-  #isLive = false;
+  #followsNewest = false;
 
   /**
    * @param {(sentence: string) => void} say shows a sentence
@@ -46,7 +46,8 @@ export class Monitor {
     this.time = make("output", { class: "hf-story-time" }, "0:00");
     this.playing = button("▶", t("Play or pause (Space)"), () => this.#toggle());
     this.part = button(t("render in to out"), t("Render from the in point to the out point"), () => this.#renderPart());
-    this.live = button(t("newest"), t("Follow the newest second that is rendered"), () => this.#followLive(!this.#isLive));
+    const hint = t("Follow the newest second that is rendered");
+    this.newest = button(t("newest"), hint, () => this.#follow(!this.#followsNewest));
     this.rangeBar = make("span", { class: "hf-story-range", "aria-hidden": "true", hidden: true });
     this.sound = button(t("sound"), t("Sound on or off (M)"), () => this.#hear());
     const tools = [
@@ -60,7 +61,7 @@ export class Monitor {
       button(t("in"), t("Set the in point (I; Alt+I removes it)"), () => this.#setPoint("in")),
       button(t("out"), t("Set the out point (O; Alt+O removes it)"), () => this.#setPoint("out")),
       this.part,
-      this.live,
+      this.newest,
       this.sound,
       button(t("full screen"), t("Full screen (F)"), () => this.#fullScreen()),
     ];
@@ -113,8 +114,9 @@ export class Monitor {
     put(this.playing, { value: video.paused ? "▶" : "||" });
     put(this.sound, { ariaPressed: String(!this.#player.pair.isSilent), disabled: !this.#player.hasSound });
     put(this.part, { disabled: this.#range.out === null || !this.#sampler });
-    put(this.live, { ariaPressed: String(this.#isLive), disabled: !this.#player.growing });
-    if (this.#isLive && this.#player.growing) this.#toNewest();
+    const canFollow = Boolean(this.#player.growing) && !this.#player.isFollowed; // that one has a pace of its own
+    put(this.newest, { ariaPressed: String(this.#followsNewest), disabled: !canFollow });
+    if (this.#followsNewest && canFollow) this.#toNewest();
     this.#drawRange();
   }
 
@@ -152,8 +154,7 @@ export class Monitor {
 
   /** Seconds of the story that are played; null where nothing is. */
   get #at() {
-    const { video, place } = this.#player;
-    return video.readyState ? Math.max(0, video.currentTime - place.lead) : null;
+    return this.#player.video.readyState ? Math.max(0, this.#player.seconds) : null;
   }
 
   get #total() {
@@ -198,7 +199,7 @@ export class Monitor {
       this.#play();
       return;
     }
-    this.#followLive(false);
+    this.#follow(false);
     video.pause();
     this.#back = Math.min(this.#back ? this.#back * 2 : 1, FASTEST);
     if (this.#backTimer) return;
@@ -237,14 +238,14 @@ export class Monitor {
     const after = starts.find((start) => start > at + 1 / this.#fps);
     const before = starts.findLast((start) => start < at - SCENE_BEGIN_SECONDS);
     const start = by > 0 ? after : before;
-    this.#followLive(false);
+    this.#follow(false);
     if (start !== undefined) this.#player.seek(start);
   }
 
-  /** Follow the newest second from now on, or no longer. @param {boolean} isLive */
-  #followLive(isLive) {
-    this.#isLive = isLive;
-    if (isLive) this.#play();
+  /** Follow the newest second from now on, or no longer. @param {boolean} follows */
+  #follow(follows) {
+    this.#followsNewest = follows;
+    if (follows) this.#play();
     this.look();
   }
 
@@ -252,8 +253,8 @@ export class Monitor {
     const { video } = this.#player;
     const { buffered } = video;
     if (!buffered.length) return;
-    const newest = buffered.end(buffered.length - 1) - LIVE_DELAY_SECONDS;
-    if (newest - video.currentTime > LIVE_JUMP_SECONDS) video.currentTime = newest;
+    const newest = buffered.end(buffered.length - 1) - NEWEST_DELAY_SECONDS;
+    if (newest - video.currentTime > NEWEST_JUMP_SECONDS) video.currentTime = newest;
   }
 
   /**

@@ -22,8 +22,8 @@ export class Script {
 
   /** Show the text as it is now, unless it is being typed. */
   look() {
-    if (document.activeElement === this.element) return;
-    const value = this.#editor?.text ?? "";
-    put(this.element, { value, readOnly: !this.#editor || this.#editor.isTextLinked });
+    const readOnly = !this.#editor || this.#editor.isTextLinked || this.#editor.isPerformed;
+    if (document.activeElement === this.element && !readOnly) return;
+    put(this.element, { value: this.#editor?.text ?? "", readOnly });
   }
 }

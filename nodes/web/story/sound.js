@@ -158,8 +158,7 @@ export class SoundLane {
       this.#say(t("There is no video yet."));
       return;
     }
-    const { video, place } = this.#player;
-    this.#setTempo({ first: video.currentTime - place.lead - this.#offset });
+    this.#setTempo({ first: this.#player.seconds - this.#offset });
   }
 
   #takeLength() {

@@ -98,7 +98,8 @@ export class BarKeys {
       this.#actions.locked(begun);
       return;
     }
-    this.#actions.commit(reordered(segments, first, first + way, count), null, first + way);
+    const next = reordered(segments, first, first + way, count);
+    if (!this.#actions.commit(next, null, first + way)) return;
     this.#bars.focus(first + way);
     this.#actions.span(first + way, count);
   }

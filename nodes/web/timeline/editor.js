@@ -24,11 +24,13 @@ import { Writer } from "./writer.js";
 const MOST_BARS = 500;
 const HEIGHT = { closed: 138, open: 270, lane: 28 }; // in pixels, without and with the fields of a prompt
 const OFFLINE_MS = 3000;
+const PERFORMED = () => t("A live video runs: type what happens next there.");
 
 export class TimelineEditor {
   edits = new Edits(this);
   /** Where it stands in its node. @type {Home | undefined} */
   home;
+  isPerformed = false; // whether a live video runs: the server writes its prompts into the text
   open = false; // whether the fields of the selected prompt are shown; closed first, as the saved node sizes are
   #host;
   #isDocked = false;
@@ -213,6 +215,7 @@ export class TimelineEditor {
   /** Take the text of a file in place of the story. @param {string} text */
   async take(text) {
     await this.settled();
+    if (this.isPerformed) return this.status.say(PERFORMED(), true);
     this.#dropped = text;
     this.#host.write({ prompts: text });
     this.#undo.change(null);
@@ -229,11 +232,15 @@ export class TimelineEditor {
     return this.#host.linked("prompts");
   }
 
-  /** Put what is typed in place of the text of the node. @param {string} text */
+  /** Put what is typed in place of the text of the node; the next look at the node asks the server. @param {string} text */
   writeText(text) {
     this.#host.write({ prompts: text });
     this.#undo.change("script");
-    this.refresh();
+  }
+
+  /** The server has put another text into the node. */
+  tookText() {
+    this.#undo.took();
   }
 
   /** Let the next refresh ask the server again. */
@@ -248,23 +255,28 @@ export class TimelineEditor {
 
   /**
    * Write changed segments into the text. If the text was changed elsewhere, just before or meanwhile, that change stays
-   * and this one is dropped, which the status says. See `Change` for the key and the rest.
+   * and this one is dropped, which the status says, and false returned. See `Change` for the key and the rest.
    * @param {Segment[]} segments
    * @param {string | null} key
    */
   commit(segments, key, selected = this.selected, { shared = this.#shared, keepsSeconds = false } = {}) {
+    if (this.isPerformed) {
+      this.#refuse(PERFORMED());
+      return false;
+    }
     if (!this.isCurrent) {
       this.status.hasLostChange = true;
       this.#forgetValues();
       this.refresh();
-      return;
+      return false;
     }
     const change = { segments: joined(segments), shared, key, keepsSeconds };
-    if (!this.#writer.write(change, this.timeline, this.#values)) return;
+    if (!this.#writer.write(change, this.timeline, this.#values)) return false;
     this.segments = change.segments;
     this.selected = selected;
     this.#shared = shared;
     this.#draw();
+    return true;
   }
 
   /**
@@ -417,7 +429,7 @@ export class TimelineEditor {
   /** @param {number} by -1: undo; 1: redo */
   async #step(by) {
     await this.settled();
-    if (!this.#undo.go(by)) return;
+    if (this.isPerformed || !this.#undo.go(by)) return;
     this.refresh();
     this.#draw();
   }

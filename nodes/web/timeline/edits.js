@@ -23,7 +23,7 @@ export class Edits {
     const { segments, bars } = this.#editor;
     const halves = divided(segments, index, text ?? segments[index].text);
     if (!halves) return;
-    this.#editor.commit(halves, null, index + 1);
+    if (!this.#editor.commit(halves, null, index + 1)) return;
     if (text) this.#editor.edit(true);
     else bars.focus(index + 1);
   }
@@ -70,7 +70,7 @@ export class Edits {
     const { bars } = this.#editor;
     const next = this.#editor.segments[index + 1];
     if (next && bars.isBegun(next)) return this.#editor.locked(index + 1);
-    this.#editor.commit(segments, null, index + 1);
+    if (!this.#editor.commit(segments, null, index + 1)) return;
     bars.focus(index + 1);
     this.#editor.span(index + 1, count);
   }
@@ -81,7 +81,7 @@ export class Edits {
     if (indices.length === segments.length) return;
     const next = Math.max(indices[0] - 1, 0);
     const rest = indices.toReversed().reduce(without, segments);
-    this.#editor.commit(rest, null, next);
+    if (!this.#editor.commit(rest, null, next)) return;
     bars.focus(next);
     this.#editor.span(next, 1);
   }

@@ -40,6 +40,11 @@ export class History {
     this.#at = this.#texts.length - 1;
   }
 
+  /** Put a text in place of the current one, as no step. @param {string} text */
+  replace(text) {
+    if (this.#at >= 0) this.#texts[this.#at] = text;
+  }
+
   /** Whether a text is one of those that can be come back to. @param {string} text */
   holds(text) {
     return this.#texts.includes(text);

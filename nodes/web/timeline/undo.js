@@ -28,6 +28,11 @@ export class Undo {
     this.history.record(stepOf(this.#host.read()), key, true);
   }
 
+  /** Note that the server has changed the node, which is no step. */
+  took() {
+    this.history.replace(stepOf(this.#host.read()));
+  }
+
   /** Go one step back (-1) or forth (1); false where there is none. @param {number} by */
   go(by) {
     const step = this.history.step(by);
