@@ -9,6 +9,7 @@ from typing import Any
 
 from ....headforcing_core.errors import HeadForcingError
 from ....headforcing_core.files import Fields
+from ....headforcing_core.runs.editor_timelines import OF_SEVERAL_TRACKS
 from ....headforcing_core.runs.exported_story import ExportedStory, Marker
 from ....headforcing_core.runs.exports import exported
 from ....headforcing_core.runs.stored import StoredVideo
@@ -24,12 +25,14 @@ MOST_TAKES = 30
 def export(body: Any) -> Fields:
     """The `text` of a file that ends in `end` with the story of `take`, the first `MOST_MARKERS`
     `markers` of its workflow (`seconds`, `name`), and the first `MOST_TAKES` other `takes` on
-    tracks of their own.
+    tracks of their own if such a file has several.
     """
     if not isinstance(body, dict):
         raise HeadForcingError("expected a JSON object with take and end")
     take = find_take(body.get("take"))
-    others = [find_take(name) for name in _list(body, "takes")[:MOST_TAKES]]
+    end = str(body.get("end"))
+    names = _list(body, "takes")[:MOST_TAKES] if end.lower() in OF_SEVERAL_TRACKS else []
+    others = [find_take(name) for name in names]
     markers = [_marker(each) for each in _list(body, "markers")[:MOST_MARKERS]]
     video = file_of(take)
     story = replace(
@@ -37,7 +40,7 @@ def export(body: Any) -> Fields:
         markers=[marker for marker in markers if marker is not None],
         takes=[ExportedStory.of(other, file_of(other)) for other in others],
     )
-    return {"text": exported(story, str(body.get("end"))), "name": _name(take)}
+    return {"text": exported(story, end), "name": _name(take)}
 
 
 def _list(body: Fields, name: str) -> list[Any]:

@@ -13,7 +13,6 @@ const FORMATS = {
   "Final Cut Pro 7 XML": ".xml",
   EDL: ".edl",
 };
-const OF_SEVERAL_TRACKS = [".otio", ".xml"];
 
 /**
  * An entry for each format.
@@ -27,8 +26,7 @@ export function exportEntries(played, markers, say) {
   const take = played ?? own[0];
   const others = own.filter(({ name }) => name !== take?.name).map(({ name }) => name);
   return Object.entries(FORMATS).map(([format, end]) => {
-    const tracks = OF_SEVERAL_TRACKS.includes(end) ? others : [];
-    const act = async () => say(take ? await download(take, end, markers, tracks) : t("No takes of this workflow yet."));
+    const act = async () => say(take ? await download(take, end, markers, others) : t("No takes of this workflow yet."));
     return [format, act];
   });
 }
@@ -38,7 +36,7 @@ export function exportEntries(played, markers, say) {
  * @param {Take} take
  * @param {string} end
  * @param {Marker[]} markers
- * @param {string[]} others names of other takes, which get tracks of their own
+ * @param {string[]} others names of other takes, which get tracks of their own where a file has some
  */
 async function download(take, end, markers, others) {
   const body = { take: take.name, end, markers, takes: others };
