@@ -11,6 +11,22 @@ pytestmark = pytest.mark.slow
 
 STATE = "document.querySelector('.hf-live-state').textContent"
 
+# what is out of the panel, has to be scrolled to, or is in a second row of the player's buttons
+HIDDEN = """() => {
+  const panel = document.querySelector(".hf-story").getBoundingClientRect();
+  const all = [".hf-story-screen", ".hf-story-transport", ".hf-live", ".hf-scroll", ".hf-foot", ".hf-live input", ".hf-live-scene"];
+  const parts = [...document.querySelectorAll(all.map((each) => `.hf-story ${each}`).join())].filter((part) => part.checkVisibility());
+  const out = parts.filter((part) => {
+    const { top, bottom, left, right } = part.getBoundingClientRect();
+    const isOut = top < panel.top || bottom > panel.bottom || left < panel.left || right > panel.right;
+    return isOut || part.scrollHeight > part.clientHeight + 1;
+  });
+  const buttons = [...document.querySelectorAll(".hf-story-transport input")].filter((each) => each.checkVisibility());
+  const tops = new Set(buttons.map((each) => each.offsetTop));
+  const rows = tops.size > 1 ? ["rows of buttons"] : [];
+  return [...out.map((part) => part.className || part.value), ...rows];
+}"""
+
 
 def begun(browser: Browser, prefix: str) -> None:
     """Begin a live video of one prompt, and wait until it plays."""
@@ -41,9 +57,16 @@ def test_a_live_video_is_performed_in_the_panel(browser: Browser):
     page.wait_for_function(f"{STATE}.startsWith('in ')")
     page.wait_for_function(f"!{STATE}.startsWith('in ')")
     page.wait_for_function("document.querySelectorAll('.hf-live-scene canvas').length === 2")
+    size = page.viewport_size
+    for width, height in ((1280, 720), (1920, 1080)):
+        page.set_viewport_size({"width": width, "height": height})
+        page.wait_for_timeout(700)
+        assert page.evaluate(HIDDEN) == [], width
+    page.set_viewport_size(size)
     chip = page.locator(".hf-live-chips input[value=green]")
     chip.click()
     until_text(browser, CROSS.replace("yellow", "green"))
+    page.wait_for_function(f"!{STATE}.startsWith('in ')")  # of two for one block the last is taken
     page.locator(".hf-live-scene").first.click()
     until_text(browser, "[recall 1]")
     page.locator(".hf-live input[value='■ Stop']").click()

@@ -240,7 +240,8 @@ export class LivePanel {
     put(this.stop, { disabled: this.#isEnding || Boolean(live.ends) });
     put(this.field, { disabled: Boolean(live.ends) });
     put(this.onBeats, { hidden: !this.#beats() });
-    put(this.state, { textContent: this.#sentence(at, live) });
+    const sentence = this.#sentence(at, live);
+    put(this.state, { textContent: sentence, title: sentence });
     this.#takePicture(at);
     this.#drawScenes(live.kept ?? []);
     this.#drawChips();
