@@ -2,8 +2,8 @@
 // nodes/host/browser/live_story.py.
 import { app } from "../../scripts/app.js";
 import { listen } from "./server_events.js";
-import { button, editors, holds, isLinked, isOpen, make, nodeOf, post, putValues } from "./shared.js";
-import { storyOf, takeValues, whileInGraph } from "./shared.js";
+import { button, editors, holds, isLinked, isOpen, make, nodeOf, noteChanges, post } from "./shared.js";
+import { putValues, storyOf, takeValues, whileInGraph } from "./shared.js";
 import { t } from "./texts.js";
 import { plainTime } from "./timeline/segments.js";
 import { addElement } from "./widgets.js";
@@ -111,6 +111,7 @@ class LiveStory {
    * @param {boolean} isChanged whether this node holds something else, which the undo of the graph then brings back
    */
   #take(story, isChanged) {
+    noteChanges();
     if (isChanged) return putValues(this.#node, story);
     takeValues(this.#node, story);
     editors.get(this.#node)?.tookText();

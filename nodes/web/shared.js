@@ -217,6 +217,12 @@ export function putValues(node, values, owner = (name) => [node, name]) {
   app.canvas?.emitAfterChange?.();
 }
 
+/** Let what a person has changed so far be a step for the undo of the graph. */
+export function noteChanges() {
+  app.canvas?.emitBeforeChange?.();
+  app.canvas?.emitAfterChange?.();
+}
+
 /**
  * Change a node's own widgets to what the server has: the undo of the graph knows it, and gets no step.
  * @param {GraphNode} node
@@ -224,8 +230,6 @@ export function putValues(node, values, owner = (name) => [node, name]) {
  */
 export function takeValues(node, values) {
   const tracker = app.extensionManager?.workflow?.activeWorkflow?.changeTracker;
-  app.canvas?.emitBeforeChange?.();
-  app.canvas?.emitAfterChange?.(); // what a person has changed before is a step
   setValues(node, values, (name) => [node, name]);
   if (!tracker || tracker.changeCount) return; // a drag that goes on is a step as a whole
   tracker.activeState = JSON.parse(JSON.stringify(rootGraph().serialize()));

@@ -8,7 +8,7 @@ from comfy_browser import Browser
 from comfy_graphs import BALL, changed
 from comfy_harness import ComfyServer
 from live_page import live_graph
-from story_panel import STORY, TOGGLE, TRACKER, noted, opened, text_of, until_text
+from story_panel import STORY, TEXT, TOGGLE, TRACKER, noted, opened, text_of, undo_until, until_text
 from workflow_blueprint import NAME as BLUEPRINT
 
 SUBGRAPHS = Path(__file__).resolve().parents[2] / "subgraphs"
@@ -106,7 +106,7 @@ def test_prompts_that_the_server_writes_are_no_steps_of_undo(browser: Browser):
     opened(browser)
     page.locator(".hf-story .hf-bar").nth(2).focus()
     page.keyboard.press("Delete")
-    page.wait_for_function("document.querySelectorAll('.hf-story .hf-bar').length === 2")
+    page.wait_for_function(f"!{TEXT}.value.includes('a green star')")
     story = text_of(browser)
     noted(browser)
     steps = page.evaluate(f"{TRACKER}.undoQueue.length")
@@ -119,17 +119,18 @@ def test_prompts_that_the_server_writes_are_no_steps_of_undo(browser: Browser):
     assert page.evaluate(f"{TRACKER}.undoQueue.length") == steps
     assert page.evaluate("app.extensionManager.workflow.activeWorkflow.isModified")
 
-    page.evaluate(f"() => {TRACKER}.undo()")  # the text before Delete, and the video goes on
-    until_text(browser, "a green star")
-    for end in ("\n0:08 a red cross", "\n0:08 a red cross\n0:09 a red cube"):
-        page.evaluate(TELL, {"story": {"prompts": story + end}})
-    until_text(browser, story + end)
     page.evaluate(TELL, {"running": False})
-    page.wait_for_function("document.querySelectorAll('.hf-story .hf-bar').length === 6")
-    page.locator(".hf-story .hf-bar").nth(1).focus()
-    page.keyboard.press("Control+z")
-    page.wait_for_function("document.querySelectorAll('.hf-story .hf-bar').length === 3")
-    assert text_of(browser) == STORY
+    page.wait_for_function("document.querySelectorAll('.hf-story .hf-bar').length === 4")
+    undo_until(browser, STORY)
+    assert page.evaluate(f"{TRACKER}.undoQueue.length") == steps + 1, "the undo of the panel"
+
+    page.evaluate(TELL, {"story": {"prompts": STORY}})
+    typed = f"{story}\n0:09 a red cube"
+    browser.write("PromptTimeline", prompts=typed)
+    page.evaluate(TELL, {"story": {"prompts": f"{story}\n0:08 a red cross"}})
+    until_text(browser, "a red cross")
+    page.evaluate(f"() => {TRACKER}.undo()")
+    until_text(browser, typed)
 
 
 @pytest.mark.slow
