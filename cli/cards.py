@@ -14,10 +14,17 @@ from ..headforcing_core.model.wan import WanConfig
 from ..headforcing_core.plan.options import RenderOptions
 from ..headforcing_core.plan.plan import RenderPlan
 from ..headforcing_core.plan.remedies import remedies
-from ..headforcing_core.plan.resources import COMFYUI, MARGIN, RESERVED, Host, Needs, needs_of
+from ..headforcing_core.plan.resources import (
+    COMFYUI,
+    MARGIN,
+    RESERVED,
+    MemorySavings,
+    Needs,
+    needs_of,
+)
 from ..headforcing_core.timeline.timeline import parse_timeline
 from .codec import decoder_memory
-from .weight_changes import command_line_host
+from .weight_changes import command_line_savings
 
 IN_USE = 700_000_000  # of a card: CUDA's context, the driver and a screen, in bytes
 _DTYPE = torch.bfloat16
@@ -93,18 +100,18 @@ def card(size: float, width: int, height: int, family: str = "self_forcing") -> 
     return Card(
         size,
         room,
-        command_line=_fit(plan, needs, room, command_line_host()),
+        command_line=_fit(plan, needs, room, command_line_savings()),
         comfyui=_fit(plan, needs, room, COMFYUI),
         text_encoder=places,
     )
 
 
-def _fit(plan: RenderPlan, needs: Needs, room: int, host: Host) -> Fit:
+def _fit(plan: RenderPlan, needs: Needs, room: int, savings: MemorySavings) -> Fit:
     how = ""
-    if needs.wanted(host) > room:
-        remedy = next(remedies(needs, plan, dtype=_DTYPE, room=room, host=host), None)
+    if needs.wanted(savings) > room:
+        remedy = next(remedies(needs, plan, dtype=_DTYPE, room=room, savings=savings), None)
         if remedy is None:
             return Fit(None)
         how = remedy.text
         needs = remedy.needs
-    return Fit(how, needs.wanted(host), min(needs.weights, room - needs.wanted(COMFYUI)))
+    return Fit(how, needs.wanted(savings), min(needs.weights, room - needs.wanted(COMFYUI)))

@@ -24,7 +24,7 @@ from ..headforcing_core.model.wan import WanConfig, WanModel
 from ..headforcing_core.plan.describe import going_on
 from ..headforcing_core.plan.plan import RenderPlan
 from ..headforcing_core.plan.request import RenderJob, RenderRequest
-from ..headforcing_core.plan.resources import Host, Needs
+from ..headforcing_core.plan.resources import MemorySavings, Needs
 from ..headforcing_core.render.render import Listener, Place, make_video
 from ..headforcing_core.render.result import RenderResult
 from ..headforcing_core.render.sinks import FileTarget, LatentsFile, ProgressBar, VideoFile
@@ -130,10 +130,15 @@ class Machine:
         """Refuse a job that cannot be made here."""
 
     def check_needs(
-        self, needs: Needs, request: RenderRequest, plan: RenderPlan, room: int | None, host: Host
+        self,
+        needs: Needs,
+        request: RenderRequest,
+        plan: RenderPlan,
+        room: int | None,
+        savings: MemorySavings,
     ) -> Needs:
         """The part of the needs of a render that is this machine's; refuses what does not fit."""
-        request.check_needs(needs, plan, room, host)
+        request.check_needs(needs, plan, room, savings)
         return needs
 
     def load(self, config: WanConfig, state_dict: dict[str, Tensor]) -> Any:

@@ -21,7 +21,7 @@ from ..headforcing_core.distributed.sharded import shard
 from ..headforcing_core.model.wan import WanConfig, WanModel
 from ..headforcing_core.plan.plan import RenderPlan
 from ..headforcing_core.plan.request import RenderJob, RenderRequest
-from ..headforcing_core.plan.resources import Host, Needs
+from ..headforcing_core.plan.resources import MemorySavings, Needs
 from ..headforcing_core.render.render import Place
 from ..headforcing_core.rollout.loop import WanVideoModel
 from .loaded import Machine
@@ -60,9 +60,14 @@ class RankMachine(Machine):
         check_ranks(job, self.peers)
 
     def check_needs(
-        self, needs: Needs, request: RenderRequest, plan: RenderPlan, room: int | None, host: Host
+        self,
+        needs: Needs,
+        request: RenderRequest,
+        plan: RenderPlan,
+        room: int | None,
+        savings: MemorySavings,
     ) -> Needs:
-        needs = super().check_needs(needs, request, plan, None, host)
+        needs = super().check_needs(needs, request, plan, None, savings)
         if room is not None and self.device.type != "cuda":
             room //= self.peers.world  # all ranks are on this machine
         return check_rank_memory(needs, plan, self.peers, sharded=self.shard_weights, room=room)

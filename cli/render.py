@@ -21,7 +21,7 @@ from ..headforcing_core.plan.describe import describe
 from ..headforcing_core.plan.plan import RenderPlan
 from ..headforcing_core.plan.request import RenderJob
 from ..headforcing_core.plan.resources import Needs, check_disk, check_growth, room_on
-from ..headforcing_core.render.live_story import LiveEdits, Story
+from ..headforcing_core.render.live_story import LiveEdits, StoryEdits
 from ..headforcing_core.render.measured_roles import with_found_roles
 from ..headforcing_core.render.result import RenderResult
 from ..headforcing_core.timeline.clock import format_time
@@ -141,7 +141,7 @@ def _render(
     if source.follow is not None:
         story = FollowedStory(source, source.follow)
         edits = LiveEdits(story)
-        job = job.with_request(notes={**job.request.notes, **story.about()})
+        job = job.with_request(about={**job.request.about, **story.about()})
     result = prepared.loaded.render(job, prepared.needs, video, latents, edits)
     target = video or latents
     if story is not None and target is not None:
@@ -219,7 +219,7 @@ def save_story(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8", newline="")
 
 
-class SourceStory(Story):
+class SourceStory(StoryEdits):
     """A story that changes while a source's model is loaded."""
 
     def __init__(self, source: Source):

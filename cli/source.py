@@ -126,7 +126,7 @@ class Source:
             soundtrack=soundtrack,
             conditions=conditions,
             latent_format=None if files.embedded else info.config.latents.name,
-            notes=_notes(args, info, machine, references),
+            about=_about(args, info, machine, references),
         )
         return cls(
             request,
@@ -239,13 +239,13 @@ class Source:
         if change is not None:
             weights -= change.saved_bytes(self.info.config, machine.dtype)
             emulated = change.emulated_bytes(self.info.config, machine.device)
-        host = replace(COMMAND_LINE, park="")
+        savings = replace(COMMAND_LINE, park="")
         if on_gpu:
-            from .weight_changes import command_line_host
+            from .weight_changes import command_line_savings
 
-            host = command_line_host()
+            savings = command_line_savings()
         if change is not None:
-            host = replace(host, smaller_weights=None)
+            savings = replace(savings, smaller_weights=None)
         room = None if elsewhere else room_on(machine.device)
         if room is not None and loaded:
             room += weights + decoder.weights
@@ -262,7 +262,7 @@ class Source:
             scale=self.scale * self.files.picture_scale,
             more_for_a_token=emulated,
         )
-        return machine.check_needs(needs, self.request, plan, room, host)
+        return machine.check_needs(needs, self.request, plan, room, savings)
 
     def _decoder_memory(self, plan: RenderPlan, *, decodes: bool, loaded: bool) -> DecoderMemory:
         """Memory of the VAE where blocks are sampled; refuses one that is too large for
@@ -359,18 +359,18 @@ def _start_latents(
     return StartLatents(latents[None])
 
 
-def _notes(
+def _about(
     args: Namespace,
     info: CheckpointInfo,
     machine: Machine,
     references: Mapping[str, Start],
 ) -> Fields:
     """The fields of a run's note that no plan has."""
-    notes: Fields = {"weights": info.path.name}
+    about: Fields = {"weights": info.path.name}
     if machine.approximations:
-        notes[INEXACT] = machine.approximations
+        about[INEXACT] = machine.approximations
     if references:
-        notes["references"] = {name: shown.about for name, shown in references.items()}
+        about["references"] = {name: shown.about for name, shown in references.items()}
     if args.speech is not None:
-        notes["speech"] = args.speech.name
-    return notes
+        about["speech"] = args.speech.name
+    return about

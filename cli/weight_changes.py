@@ -8,7 +8,7 @@ import torch
 
 from ..headforcing_core.model import fp8
 from ..headforcing_core.model.wan import WanConfig, WanModel
-from ..headforcing_core.plan.resources import COMMAND_LINE, Host
+from ..headforcing_core.plan.resources import COMMAND_LINE, MemorySavings
 
 OPTION = "--fp8-linears"
 
@@ -44,6 +44,6 @@ class EightBits:
         fp8.use_fp8_linears(model, fp8.has_product(device))
 
 
-def command_line_host() -> Host:
-    """The remedies of the command line, this change among them."""
+def command_line_savings() -> MemorySavings:
+    """The ways of the command line to save memory, this change among them."""
     return replace(COMMAND_LINE, smaller_weights=(OPTION, fp8.saved_bytes))

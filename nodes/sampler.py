@@ -72,11 +72,11 @@ class HeadForcingSampler(schema.FileNode):
     def execute(
         cls, model: Any, positive: Conditioning, batch_size: int = 1, **inputs: Any
     ) -> io.NodeOutput:
-        render, notes = _render(cls.hidden, model, positive, **inputs)
-        return _make(render, batch_size, notes)
+        render, lines = _read_inputs(cls.hidden, model, positive, **inputs)
+        return _render_batch(render, batch_size, lines)
 
 
-def _render(
+def _read_inputs(
     hidden: Any,
     model: Any,
     positive: Conditioning,
@@ -92,50 +92,50 @@ def _render(
     """The render that the inputs describe, and lines for the report."""
     begins_with = {name: settings.pop(name, None) for name in STARTS}
     part = Part.of(hidden)  # of the video, or a small draft, as a button of the node asks
-    options, about_options = _options(
+    chosen, lines = _options(
         model, part, settings, options=options, start_frames=begins_with["start_frames"]
     )
-    options = with_length_of(speech, options, positive)
-    read = read_conditioning(model, positive, options)
-    start, about_start = start_of(options, begins_with, vae)
-    notes = [*about_options, *read.notes, *about_start]
-    story = story_of(read.positive, hidden, model, options.seconds)
-    options = story.options(_in_size_of(start, options), read.timeline)
+    chosen = with_length_of(speech, chosen, positive)
+    read = read_conditioning(model, positive, chosen)
+    start, about_start = start_of(chosen, begins_with, vae)
+    lines += [*read.notes, *about_start]
+    story = story_of(read.positive, hidden, model, chosen.seconds)
+    chosen = story.options(_in_size_of(start, chosen), read.timeline)
     check_contents(model)
     named = name_model(model)
     if resume:
-        notes += named.notes
-    pictures = pictures_of(options, read.positive, vae)
-    vae, live_vae = _decoders(part, options, vae, live_decoder)
+        lines += named.notes
+    pictures = pictures_of(chosen, read.positive, vae)
+    decoder, first_decoder = _decoders(part, chosen, vae, live_decoder)
     request = request_of(
         model,
-        options,
+        chosen,
         read.timeline,
         read.embeds,
         start=start,
         pictures=pictures,
-        vae=vae,
+        vae=decoder,
         named=named,
         resume=resume,
         part=part,
-        notes=story.about(),
+        about=story.about(),
         soundtrack=_soundtrack(story, speech),
         conditions=None if speech is None else speech.speech,
     )
     render = HostRender(
         model,
         request,
-        vae=vae,
-        live_vae=live_vae,
+        vae=decoder,
+        live_vae=first_decoder,
         filename_prefix=part.prefix(filename_prefix),
         hidden=hidden,
         decode_in_background=decode_in_background,
         story=story,
         part=part,
         keeps_roles=named.is_known,
-        portrait=portrait_of(options, begins_with["start_image"]),
+        portrait=portrait_of(chosen, begins_with["start_image"]),
     )
-    return render, notes
+    return render, lines
 
 
 def _decoders(part: Part, options: RenderOptions, vae: Any, live_decoder: str) -> tuple[Any, Any]:
@@ -175,18 +175,18 @@ def _options(
             "itself to start_video"
         )
     width, height = size_for(model, settings["width"], settings["height"])
-    notes = []
+    lines = []
     if start_frames is None and 0 in (settings["width"], settings["height"]):
-        notes.append(f"width and height: {width}x{height}, what the model was made for")
+        lines.append(f"width and height: {width}x{height}, what the model was made for")
     settings = {**settings, "width": width, "height": height}
-    chosen, lines = options_for(model, sampler_options(settings, options))
+    chosen, about_model = options_for(model, sampler_options(settings, options))
     width, height = part.size(chosen.width, chosen.height, chosen.schedule.latents)
-    return replace(chosen, width=width, height=height), [*notes, *lines]
+    return replace(chosen, width=width, height=height), [*lines, *about_model]
 
 
-def _make(render: HostRender, batch_size: int, notes: list[str]) -> io.NodeOutput:
+def _render_batch(render: HostRender, batch_size: int, lines: list[str]) -> io.NodeOutput:
     """Make the videos of a batch, while their story can be changed, and report on them; the report
-    has the lines of `notes`.
+    has these lines about the inputs.
     """
     request = render.request
     model = render.model
@@ -198,69 +198,73 @@ def _make(render: HostRender, batch_size: int, notes: list[str]) -> io.NodeOutpu
     check_disk_room([needs])
     about_model = contents(model).lines()
     # the roles of the model's heads are measured now if they are not known
-    with_known_roles, measured = with_roles(render)
+    job, measured = with_roles(render)
     about_roles = [] if measured is None else [measured.line]
-    planned = with_known_roles.plan
+    plan = job.plan
     progress = RenderProgress(
-        model, [planned] * count, render.hidden, part=render.part, portrait=render.portrait
+        model, [plan] * count, render.hidden, part=render.part, portrait=render.portrait
     )
     with live_story.running(render.story):
-        videos, lines = _sample(render, planned, count, progress)
+        results = _sample_all(render, plan, count, progress)
     progress.completed()
-    job = videos[-1].job
-    plan_text = describe(job.plan, request.dtype)
-    method = describe_method(request.options.method_name, request.options.method_options)
+    last = results[-1].job  # whose story is the one that the last video ended with
     report = [
-        *lines,
+        *_about_results(results),
         *about_roles,
-        *notes,
+        *lines,
         *about_model,
-        *method,
-        plan_text,
+        *describe_method(request.options.method_name, request.options.method_options),
+        describe(last.plan, request.dtype),
         *render.story.notes,
         "",
         needs.describe(render.model.load_device),
     ]
-    files = [folders.OutputFile(made.video.path) for made in videos if made.video is not None]
+    files = [folders.OutputFile(made.video.path) for made in results if made.video is not None]
     return io.NodeOutput(
-        _latents(videos, job),
+        _latents(results, last),
         "\n".join(report).rstrip(),
-        [_video(made) for made in videos],
+        [_video(made) for made in results],
         ui=progress.player.output(files) if files else None,
     )
 
 
-def _sample(
+def _sample_all(
     render: HostRender, plan: RenderPlan, count: int, progress: RenderProgress
-) -> tuple[list[RenderResult], list[str]]:
-    """All videos of a batch, and the lines of the report about them.
-
-    The story of a running render can be changed, which holds for the rest of the batch.
+) -> list[RenderResult]:
+    """Make all videos of a batch. The story of a running render can be changed, which holds for the
+    rest of the batch.
     """
-    videos = []
-    lines = []
-    for video in range(count):
-        progress.next_video(video, plan)
-        made = sample(render, plan, video, progress)
-        videos.append(made)
+    story = render.story
+    assert story is not None
+    results = []
+    for number in range(count):
+        progress.next_video(number, plan)
+        made = sample(render, plan, number, progress)
+        results.append(made)
         plan = made.plan
         render = replace(render, request=made.job.request)
-        if render.story is not None:
-            render.story.video_frames = plan.video_frames
-        if count > 1:
-            lines.append(f"video {video + 1} of {count}:")
+        story.video_frames = plan.video_frames
+    return results
+
+
+def _about_results(results: list[RenderResult]) -> list[str]:
+    """Lines of the report on the videos of a batch."""
+    lines = []
+    for number, made in enumerate(results, 1):
+        if len(results) > 1:
+            lines.append(f"video {number} of {len(results)}:")
         lines += [*made.lines(lambda path: folders.OutputFile(path).place), ""]
-    return videos, lines
+    return lines
 
 
-def _latents(videos: list[RenderResult], job: RenderJob) -> Any:
+def _latents(results: list[RenderResult], job: RenderJob) -> Any:
     """The LATENT of a batch whose last video is that of `job`, with what *Decode Latents to Video*
     needs to know; for a live video, whose latents are not kept in memory, a stand-in that raises an
     error when it is used.
     """
-    kept = [made.latents.transpose(0, 1) for made in videos if made.latents is not None]
+    kept = [made.latents.transpose(0, 1) for made in results if made.latents is not None]
     if not kept:
-        return ExecutionBlocker(f"No latents of a live video: {_remedy(videos[-1])}.")
+        return ExecutionBlocker(f"No latents of a live video: {_remedy(results[-1])}.")
     samples = torch.stack(kept)
     about_samples = {
         "video_frames": job.plan.video_frames,

@@ -257,7 +257,7 @@ def parallel_forward(
     *,
     write_only: bool = False,
     forward: Callable[..., Tensor | None] = forward_block,
-    given: BlockInputs | None = None,
+    inputs: BlockInputs | None = None,
 ) -> Tensor | None:
     """`wan.forward_block` of the rank's own strip of `latents`; every rank returns the flow of the
     whole block.
@@ -269,9 +269,9 @@ def parallel_forward(
     strips = cache.division.strips
     strip = strips[peers.rank]
     own = strip.of_frames(latents, PATCH)
-    if given is not None:
-        given = replace(given, channels=strip.of_frames(given.channels, PATCH))
-    flow = forward(backbone, own, timesteps, prompt, cache, write_only=write_only, given=given)
+    if inputs is not None:
+        inputs = replace(inputs, channels=strip.of_frames(inputs.channels, PATCH))
+    flow = forward(backbone, own, timesteps, prompt, cache, write_only=write_only, inputs=inputs)
     if peers.any(peers.stopping):
         raise KeyboardInterrupt
     if flow is None:

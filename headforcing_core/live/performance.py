@@ -26,7 +26,7 @@ from ..plan.options import RenderOptions
 from ..plan.plan import RenderPlan
 from ..plan.request import RenderJob, RenderRequest
 from ..plan.resources import Needs, check_disk, needs_of
-from ..render.live_story import LiveEdits, Story
+from ..render.live_story import LiveEdits, StoryEdits
 from ..render.render import Render
 from ..rollout.loop import Block
 from ..rollout.rows import Embeddings
@@ -89,7 +89,7 @@ class Performance(LiveEdits):
         self,
         text: str,
         read: Read,
-        host: Story,
+        host: StoryEdits,
         *,
         audience: Audience | None = None,
         lead: float = LEAD_SECONDS,
@@ -338,10 +338,10 @@ class Performance(LiveEdits):
         )
 
 
-class _Changes(Story):
+class _Changes(StoryEdits):
     """Changes from other threads that wait for the render, in order."""
 
-    def __init__(self, host: Story, performance: Performance):
+    def __init__(self, host: StoryEdits, performance: Performance):
         self._host = host
         self._performance = performance
         self.encode_seconds = 0.0  # that the last encoding took

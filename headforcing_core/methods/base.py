@@ -32,7 +32,7 @@ from .method import Method, VideoFacts, refuse_recall
 from .options import option_texts
 
 # by what a method needs of its options and sizes: whether they have it
-Conditions = dict[str, bool]
+Requirements = dict[str, bool]
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class MethodShape(Shape):
     method: BaseMethod
 
     def __post_init__(self) -> None:
-        for need, met in self.method.needs(self).items():
+        for need, met in self.method.requirements(self).items():
             if not met:
                 words = re.findall(r"\w+", need)
                 texts = option_texts(self.method)
@@ -81,8 +81,8 @@ class BaseMethod(Method):
         """Frame-slots of one head, the current block included."""
         raise NotImplementedError
 
-    def needs(self, shape: MethodShape) -> Conditions:
-        """Conditions that a cache of this shape can be made under."""
+    def requirements(self, shape: MethodShape) -> Requirements:
+        """Requirements of a cache of this shape."""
         return {}
 
     def own_switch(self, switch: Switch) -> Switch | None:

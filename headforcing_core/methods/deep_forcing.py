@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..cache.state import Saved, check_fields
-from .base import BaseMethod, Conditions, MethodCache, MethodShape
+from .base import BaseMethod, MethodCache, MethodShape, Requirements
 
 WINDOW_FRAMES = 21
 
@@ -40,7 +40,7 @@ class DeepForcing(BaseMethod):
         queries = 0 if self.budget_frames is None else self.recent_frames / 2
         return WINDOW_FRAMES + queries
 
-    def needs(self, shape: MethodShape) -> Conditions:
+    def requirements(self, shape: MethodShape) -> Requirements:
         budget = self.budget_frames or WINDOW_FRAMES
         block = shape.frames_per_block
         return {

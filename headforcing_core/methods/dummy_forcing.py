@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..model.attention import end_shares
 from ..timeline.switch import Switch
-from .base import BaseMethod, Conditions, MethodCache, MethodShape, last_frames
+from .base import BaseMethod, MethodCache, MethodShape, Requirements, last_frames
 from .method import VideoFacts
 from .options import NO_OPTION
 
@@ -47,7 +47,7 @@ class DummyForcing(BaseMethod):
         # before the split all heads keep the first frame and what mid heads keep
         return 1 + (self.mid_blocks + 1) * shape.frames_per_block
 
-    def needs(self, shape: MethodShape) -> Conditions:
+    def requirements(self, shape: MethodShape) -> Requirements:
         return {
             "split_block, mid_blocks and window_frames of at least 1": (
                 min(self.split_block, self.mid_blocks, self.window_frames) >= 1

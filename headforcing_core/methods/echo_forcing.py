@@ -22,7 +22,7 @@ from ..model.rope import angles
 from ..rollout.loop import Block, RolloutInputs, VideoModel
 from ..rollout.rows import Script
 from ..timeline.switch import Switch
-from .base import BaseMethod, Conditions, MethodCache, MethodShape, played
+from .base import BaseMethod, MethodCache, MethodShape, Requirements, played
 from .echo_layers import History, Layer
 from .echo_scenes import Scene, ScenePlan, plan_scenes
 from .method import VideoFacts
@@ -81,7 +81,7 @@ class EchoForcing(BaseMethod):
         queries = 1  # their sums, in float32, are much less than a frame
         return 2 * self.window_frames + first + len(CANDIDATES) + queries + self.scenes - 1
 
-    def needs(self, shape: MethodShape) -> Conditions:
+    def requirements(self, shape: MethodShape) -> Requirements:
         block = shape.frames_per_block
         return {
             f"window_frames of sink_frames in whole blocks of {block}, compressed_frames and two "

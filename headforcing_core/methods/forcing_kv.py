@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..timeline.switch import Switch
-from .base import BaseMethod, Conditions, MethodCache, MethodShape, last_frames
+from .base import BaseMethod, MethodCache, MethodShape, Requirements, last_frames
 
 CANDIDATE_FRAMES = 3  # frames whose chunks of tokens are candidates of dynamic heads
 
@@ -60,7 +60,7 @@ class ForcingKV(BaseMethod):
             last = self.dynamic_frames + self.moving_frames
         return self.sink_frames + last + shape.frames_per_block
 
-    def needs(self, shape: MethodShape) -> Conditions:
+    def requirements(self, shape: MethodShape) -> Requirements:
         block = shape.frames_per_block
         chunks = self.chunks_per_frame
         return {

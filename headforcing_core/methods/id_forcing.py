@@ -18,7 +18,7 @@ from torch import Tensor
 from ..cache.base import WriteClean
 from ..model.wan import KeyValueCache
 from ..rollout.loop import Block, RolloutInputs, VideoModel
-from .base import BaseMethod, Conditions, MethodCache, MethodShape, WrappedModel
+from .base import BaseMethod, MethodCache, MethodShape, Requirements, WrappedModel
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class IdForcing(BaseMethod):
         native = min(self.native_window, self.native_blocks * block) + 2 * block
         return max(native if self.native_blocks else 0, late * block)
 
-    def needs(self, shape: MethodShape) -> Conditions:
+    def requirements(self, shape: MethodShape) -> Requirements:
         native = self.native_blocks
         window = self.window_blocks
         return {

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from ..timeline.switch import Switch
-from .base import Conditions, MethodShape
+from .base import MethodShape, Requirements
 from .longlive import WindowCache, WindowMethod
 
 # temporal index of a new scene's first frame during its first block (the paper's RoPE cut)
@@ -29,8 +29,8 @@ class InfinityRope(WindowMethod):
     window_frames: int = 6
     sink_frames: int = 1
 
-    def needs(self, shape: MethodShape) -> Conditions:
-        return super().needs(shape) | {
+    def requirements(self, shape: MethodShape) -> Requirements:
+        return super().requirements(shape) | {
             "sink_frames of at least 1 and window_frames of at least 5": (
                 self.sink_frames >= 1 and self.window_frames >= 5
             )

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..cache.roles import check_choice
 from ..errors import HeadForcingError
 from ..timeline.switch import Switch
-from .base import BaseMethod, Conditions, MethodCache, MethodShape
+from .base import BaseMethod, MethodCache, MethodShape, Requirements
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class WindowMethod(BaseMethod):
     def frames_per_head(self, layer: int, role: str, shape: MethodShape) -> float:
         return self.cached_frames
 
-    def needs(self, shape: MethodShape) -> Conditions:
+    def requirements(self, shape: MethodShape) -> Requirements:
         block = shape.frames_per_block
         return {
             f"window_frames of at least sink_frames and a block of {block} frames": (

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from ..timeline.switch import Switch
-from .base import Conditions, MethodShape
+from .base import MethodShape, Requirements
 from .longlive import WindowCache, WindowMethod
 
 
@@ -42,9 +42,9 @@ class LongLive2(WindowMethod):
     def rope(self) -> str:
         return "contiguous" if self.infinite else "absolute"
 
-    def needs(self, shape: MethodShape) -> Conditions:
+    def requirements(self, shape: MethodShape) -> Requirements:
         block = shape.frames_per_block
-        return super().needs(shape) | {
+        return super().requirements(shape) | {
             f"window_frames for sink_frames and two blocks of {block} frames, the first one of a "
             "shot and the current one, or shot_sinks=false": (
                 not self.shot_sinks or self.window_frames >= self.sink_frames + 2 * block

@@ -16,7 +16,7 @@ from torch import Tensor
 from ..cache.memory import MemoryEvent
 from ..model.wan import PromptKV
 from ..timeline.switch import Switch
-from .base import Conditions, MethodShape
+from .base import MethodShape, Requirements
 from .longlive import WindowCache, WindowMethod
 from .method import VideoFacts
 from .options import NO_OPTION
@@ -65,8 +65,8 @@ class MemFlow(WindowMethod):
     def frames_per_head(self, layer: int, role: str, shape: MethodShape) -> float:
         return self.window_frames + self.bank_frames + 1  # and the frame that waits for its slot
 
-    def needs(self, shape: MethodShape) -> Conditions:
-        return super().needs(shape) | {
+    def requirements(self, shape: MethodShape) -> Requirements:
+        return super().requirements(shape) | {
             "bank_frames of at least 2 and interval of at least 1 block": (
                 self.bank_frames >= 2 and self.interval >= 1
             )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from .base import Conditions, MethodShape
+from .base import MethodShape, Requirements
 from .longlive import WindowCache, WindowMethod
 
 
@@ -24,9 +24,9 @@ class MemRoPE(WindowMethod):
     # change of its keys; otherwise, as in the authors' settings, one average over all places
     adaptive: bool = False
 
-    def needs(self, shape: MethodShape) -> Conditions:
+    def requirements(self, shape: MethodShape) -> Requirements:
         block = shape.frames_per_block
-        return super().needs(shape) | {
+        return super().requirements(shape) | {
             f"window_frames for sink_frames, 2 memory frames and a block of {block}": (
                 self.window_frames >= self.sink_frames + 2 + block
             )

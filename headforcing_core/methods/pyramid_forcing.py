@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..cache.state import Saved, check_fields
-from .base import BaseMethod, Conditions, MethodCache, MethodShape
+from .base import BaseMethod, MethodCache, MethodShape, Requirements
 from .pyramid_labels import HeadLabel
 
 WAVE = HeadLabel.WAVE
@@ -75,7 +75,7 @@ class PyramidForcing(BaseMethod):
         }
         return self.sinks(label) + self.recent_frames + middle[label]
 
-    def needs(self, shape: MethodShape) -> Conditions:
+    def requirements(self, shape: MethodShape) -> Requirements:
         block = shape.frames_per_block
         smallest = min(
             self.period,

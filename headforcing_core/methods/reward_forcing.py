@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from .base import Conditions, MethodShape
+from .base import MethodShape, Requirements
 from .longlive import WindowCache, WindowMethod
 
 
@@ -23,8 +23,8 @@ class RewardForcing(WindowMethod):
     window_frames: int = 9
     kept_share: float = 0.999
 
-    def needs(self, shape: MethodShape) -> Conditions:
-        return super().needs(shape) | {
+    def requirements(self, shape: MethodShape) -> Requirements:
+        return super().requirements(shape) | {
             "sink_frames of at least 1 and kept_share from 0 to 1": (
                 self.sink_frames >= 1 and 0 <= self.kept_share <= 1
             )

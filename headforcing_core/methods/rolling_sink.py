@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..devices import upload
-from .base import Conditions, MethodShape, played
+from .base import MethodShape, Requirements, played
 from .longlive import WindowCache, WindowMethod
 
 
@@ -21,10 +21,10 @@ class RollingSink(WindowMethod):
     window_frames: int = 21
     sink_frames: int = 0
 
-    def needs(self, shape: MethodShape) -> Conditions:
+    def requirements(self, shape: MethodShape) -> Requirements:
         block = shape.frames_per_block
         whole = self.window_frames % block == 0
-        return super().needs(shape) | {f"window_frames in whole blocks of {block}": whole}
+        return super().requirements(shape) | {f"window_frames in whole blocks of {block}": whole}
 
     def frames_per_head(self, layer: int, role: str, shape: MethodShape) -> float:
         # the window, and the frames that are played

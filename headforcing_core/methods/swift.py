@@ -21,7 +21,7 @@ from ..model.wan import PromptKV
 from ..rollout.loop import Block, MemoryEvent, RolloutInputs, VideoModel
 from ..rollout.rows import BlockRow, Script
 from ..timeline.switch import Switch
-from .base import Conditions, MethodShape
+from .base import MethodShape, Requirements
 from .longlive import WindowCache, WindowMethod
 
 LEAST_NORM = 1e-6
@@ -76,9 +76,9 @@ class Swift(WindowMethod):
     def frames_per_head(self, layer: int, role: str, shape: MethodShape) -> float:
         return self.window_frames + (self.segment_tokens + INJECTED_TOKENS) / shape.frame_tokens
 
-    def needs(self, shape: MethodShape) -> Conditions:
+    def requirements(self, shape: MethodShape) -> Requirements:
         block = shape.frames_per_block
-        return super().needs(shape) | {
+        return super().requirements(shape) | {
             f"shortest_window_frames of at least sink_frames and a block of {block} frames": (
                 self.shortest_window_frames >= self.sink_frames + block
             ),
@@ -96,7 +96,7 @@ class Swift(WindowMethod):
             ),
         }
 
-    def window(self, since_switch: int, to_switch: int | None) -> int:
+    def window_at(self, since_switch: int, to_switch: int | None) -> int:
         """Frames that a block reads at most, `since_switch` frames after its prompt began and
         `to_switch` before the next one begins, None without a next one.
         """
@@ -114,7 +114,7 @@ class Swift(WindowMethod):
             number = bisect_right(starts, frame)  # of the next prompt
             to_switch = starts[number] - frame if number < len(starts) else None
             own.append(
-                replace(row, window_frames=self.window(frame - starts[number - 1], to_switch))
+                replace(row, window_frames=self.window_at(frame - starts[number - 1], to_switch))
             )
         return own
 
@@ -145,9 +145,9 @@ class SwiftCache(WindowCache, of=Swift):
             (shape.layers, shape.heads, 0, shape.head_dim), dtype=self.dtype, device=self.device
         )
         self.segments = none  # of finished segments, oldest first
-        self.injected = none  # of the last prompt switch, before `scale`
-        self.scale = 0.0
-        self.keeps_sinks = True  # in the current recache
+        self.injected = none  # of the last prompt switch, before `injected_scale`
+        self.injected_scale = 0.0
+        self.recache_keeps_sinks = True  # the current one
         self.read_frames = self.window  # at most, in the current call
 
     def open(self) -> None:
@@ -157,7 +157,8 @@ class SwiftCache(WindowCache, of=Swift):
 
     def protected(self, layer: int) -> int:
         # a recache from the first frame on writes the sinks under the new prompt, too
-        return self.sinks if self.recaching and self.start > 0 and self.keeps_sinks else 0
+        kept = self.recaching and self.start > 0 and self.recache_keeps_sinks
+        return self.sinks if kept else 0
 
     def context(self, layer: int, q: Tensor) -> Tensor:
         own = self.own_tokens(layer)
@@ -171,7 +172,7 @@ class SwiftCache(WindowCache, of=Swift):
     def own_tokens(self, layer: int) -> Tensor:
         """Keys and values of the tokens besides the window, `[2, heads, tokens, head_dim]`."""
         segments = self.segments[layer] * self.method.segment_scale
-        own = torch.cat((segments, self.injected[layer] * self.scale), dim=1)
+        own = torch.cat((segments, self.injected[layer] * self.injected_scale), dim=1)
         return torch.stack((own, own))
 
     def recent_tokens(self, own: int) -> int:
@@ -181,8 +182,8 @@ class SwiftCache(WindowCache, of=Swift):
     def commit(self, prompt: PromptKV) -> MemoryEvent | None:
         event = super().commit(prompt)
         self.text = self.text_of(prompt)
-        self.scale *= self.method.injection_decay
-        if self.scale < LEAST_SCALE:
+        self.injected_scale *= self.method.injection_decay
+        if self.injected_scale < LEAST_SCALE:
             self.injected = self.injected[:, :, :0]
         return event
 
@@ -203,15 +204,15 @@ class SwiftCache(WindowCache, of=Swift):
         text = self.text_of(self.model.prompt)
         strength = self.strength(self.text, text)
         injects = method.injection and strength < method.recache_from
-        self.keeps_sinks = injects or method.keeps_sinks
+        self.recache_keeps_sinks = injects or method.keeps_sinks
         if injects:
             self.injected = self.injected_tokens(values, text - self.text, strength)
-            self.scale = method.injection_scale
+            self.injected_scale = method.injection_scale
             again = strength >= method.partial_recache_from
             self.recache(method.partial_recache_frames if again else 0, write_clean, latest)
         else:
             self.injected = self.injected[:, :, :0]
-            if not self.keeps_sinks:
+            if not self.recache_keeps_sinks:
                 for kv in self.slots:
                     kv.zero_()
             self.recache(method.window_frames, write_clean, latest)
@@ -260,9 +261,11 @@ class SwiftCache(WindowCache, of=Swift):
         return strength * likeness.clamp(0, 1)[..., None]
 
 
-def surplus_at(frames: int, scale: float) -> float:
-    """The surplus of a window so many frames from a switch, from 0 to 1; at `scale` it is 1/e."""
-    return math.exp(-frames / scale) if scale > 0 else 0.0
+def surplus_at(frames: int, constant: float) -> float:
+    """The surplus of a window so many frames from a switch, from 0 to 1; at `constant` it is
+    1/e.
+    """
+    return math.exp(-frames / constant) if constant > 0 else 0.0
 
 
 def without(change: Tensor, motion: Tensor) -> Tensor:

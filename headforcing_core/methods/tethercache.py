@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..devices import upload
-from .base import Conditions, MethodShape
+from .base import MethodShape, Requirements
 from .longlive import WindowCache, WindowMethod
 
 LEAST_DEVIATION = 1e-6
@@ -40,7 +40,7 @@ class TetherCache(WindowMethod):
         """Frames of the memory, for blocks of so many frames."""
         return self.window_frames - self.sink_frames - self.recent_frames - block
 
-    def needs(self, shape: MethodShape) -> Conditions:
+    def requirements(self, shape: MethodShape) -> Requirements:
         block = shape.frames_per_block
         return {
             f"window_frames for sink_frames, recent_frames and a block of {block}": (

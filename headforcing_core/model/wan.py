@@ -224,7 +224,7 @@ def forward_block(
     *,
     write_only: bool = False,
     finish: Callable[..., tuple[Tensor, Tensor]] = finish_layer,
-    given: BlockInputs | None = None,
+    inputs: BlockInputs | None = None,
 ) -> Tensor | None:
     """Run one block of latent frames through the transformer; returns the predicted flow (noise
     minus clean latents).
@@ -236,14 +236,14 @@ def forward_block(
         write_only: the clean pass, which only fills the cache; returns None after the last layer's
             keys and values.
         finish: `finish_layer` or an equivalent (`compiled.py`).
-        given: inputs of models that take more than noise and a prompt.
+        inputs: further ones, of models that take more than noise and a prompt.
 
     Returns:
         flow `[frames, out_channels, h, w]`.
     """
     frames = latents.shape[0]
-    if given is not None:
-        latents = torch.cat((latents, given.channels), dim=1)
+    if inputs is not None:
+        latents = torch.cat((latents, inputs.channels), dim=1)
     # every loader, including ComfyUI's, keeps the patch embedding in float32
     x = backbone.patch_embedding(latents.transpose(0, 1)[None].float()).to(latents.dtype)
     rows = x.shape[3]
@@ -260,8 +260,8 @@ def forward_block(
     # FFN output and gate of the previous layer: adding them here fuses the sum with the next norm
     added = None
     for layer, block in enumerate(backbone.blocks):
-        if given is not None and layer in given.rows:
-            x = _add_row(x, given.rows[layer])
+        if inputs is not None and layer in inputs.rows:
+            x = _add_row(x, inputs.rows[layer])
         shift1, scale1, gate1, shift2, scale2, gate2 = modulations[layer].unbind(1)
         x, y = add_norm(x, added, norm=block.norm1, scale=scale1, shift=shift1)
         keys_only = write_only and layer == last

@@ -191,7 +191,7 @@ class RenderPlan:
         return self.timeline.clock.start_seconds(max(0, block - self.layout.start_blocks))
 
     @cached_property
-    def start_video_frames(self) -> list[int]:
+    def prompt_video_frames(self) -> list[int]:
         """Per prompt the first video frame that is made with it, start frames included in the
         count.
         """

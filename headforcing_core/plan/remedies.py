@@ -16,29 +16,29 @@ from ..methods.registry import method_named
 from ..video.memory import DecoderMemory
 from .describe import format_bytes
 from .plan import RenderPlan
-from .resources import COMFYUI, Host, Needs, activation_bytes
+from .resources import COMFYUI, MemorySavings, Needs, activation_bytes
 
 _REMEDIES = 3
 
 
 def too_large(
-    needs: Needs, plan: RenderPlan, dtype: torch.dtype, room: int, host: Host
+    needs: Needs, plan: RenderPlan, dtype: torch.dtype, room: int, savings: MemorySavings
 ) -> HeadForcingError:
     """The error for a render that does not fit into `room` bytes, with sizes and the cheapest
     remedies.
     """
     found = (
-        f"{remedy.text} ({format_bytes(remedy.needs.wanted(host))})"
-        for remedy in remedies(needs, plan, dtype=dtype, room=room, host=host)
+        f"{remedy.text} ({format_bytes(remedy.needs.wanted(savings))})"
+        for remedy in remedies(needs, plan, dtype=dtype, room=room, savings=savings)
     )
     ways = list(dict.fromkeys(found))[:_REMEDIES]
-    besides = " besides the weights" if host.streams_weights else ""
+    besides = " besides the weights" if savings.streams_weights else ""
     helps = "No setting of this video fits"
     if ways:
         helps = f"What fits, cheapest first: {'; '.join(ways)}"
     return HeadForcingError(
         f"not enough memory: {plan.size_text} needs "
-        f"{format_bytes(needs.wanted(host))}{besides} ({needs.parts}), the device has "
+        f"{format_bytes(needs.wanted(savings))}{besides} ({needs.parts}), the device has "
         f"{format_bytes(max(0, room))} for it. {helps}"
     )
 
@@ -93,7 +93,7 @@ class Remedy:
 
 
 def remedies(
-    needs: Needs, plan: RenderPlan, dtype: torch.dtype, room: int, host: Host
+    needs: Needs, plan: RenderPlan, dtype: torch.dtype, room: int, savings: MemorySavings
 ) -> Iterator[Remedy]:
     """Yield what makes the render fit into `room` bytes: each change alone, or with all that leave
     the video as it is. Of sizes the largest that fits. The same one may come twice.
@@ -102,22 +102,22 @@ def remedies(
     def first_that_fits(start: Remedy, changes: Sequence[Change]) -> Remedy | None:
         for change in changes:
             remedy = start.then(change, dtype)
-            if remedy.needs.wanted(host) <= room:
+            if remedy.needs.wanted(savings) <= room:
                 return remedy
         return None
 
     exact = []  # changes that leave the video as it is
     if plan.vae_use is None:
-        exact.append(Change(host.decode_afterwards, {"vae": 0, "held": 0, "decode": 0}, {}))
-    if host.park:
-        exact.append(Change(host.park, {"held": 0}, {}))
+        exact.append(Change(savings.decode_afterwards, {"vae": 0, "held": 0, "decode": 0}, {}))
+    if savings.park:
+        exact.append(Change(savings.park, {"held": 0}, {}))
     unchanged = least = Remedy("", plan, needs)  # least: with every harmless change
     for change in exact:
         least = least.then(change, dtype)
     groups = [[change] for change in exact]
     groups.append(list(_fewer_frames(plan)))
-    if host.smaller_weights is not None:
-        how, saved_bytes = host.smaller_weights
+    if savings.smaller_weights is not None:
+        how, saved_bytes = savings.smaller_weights
         weights = max(0, needs.weights - saved_bytes(plan.config, dtype))
         groups.append([Change(how, {"weights": weights}, {})])
     groups += [list(_sizes(plan)), list(_head_forcing(plan))]

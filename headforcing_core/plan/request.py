@@ -31,7 +31,7 @@ from .conditions import Conditions, no_conditions
 from .options import RenderOptions
 from .plan import RenderPlan
 from .remedies import too_large
-from .resources import Host, Needs, check_scenes
+from .resources import MemorySavings, Needs, check_scenes
 
 if TYPE_CHECKING:
     from ..video.restarts import FrameCodec
@@ -44,7 +44,7 @@ _IN_FILES = ("seed", "method", "prompts", "starts_seconds", "frames_per_block", 
 
 @dataclass(frozen=True)
 class StartLatents:
-    """The latents that videos begin with.
+    """Given latents that videos begin with.
 
     Attributes:
         latents: `[videos, frames, channels, h, w]`, normalised; the videos of a batch use them in
@@ -79,7 +79,7 @@ class RenderRequest:
         conditions: what drives the videos besides noise and prompts, for models with
             `config.is_driven`.
         latent_format: ComfyUI's name for the scale of the latents, for notes.
-        notes: more notes on the videos, see `RenderJob.about`.
+        about: further notes on the videos, for `RenderJob.about`.
     """
 
     config: WanConfig
@@ -97,7 +97,7 @@ class RenderRequest:
     soundtrack: Soundtrack | None = None
     conditions: Conditions | None = None
     latent_format: str | None = None
-    notes: Fields = field(default_factory=dict)
+    about: Fields = field(default_factory=dict)
 
     def plan(self, profile: ProfileChoice = None) -> RenderPlan:
         """The checked plan; `profile`, if given, replaces that of the options."""
@@ -119,12 +119,14 @@ class RenderRequest:
         """A video of this request's plan, or of `plan`."""
         return RenderJob(self, plan or self.plan(), video)
 
-    def check_needs(self, needs: Needs, plan: RenderPlan, room: int | None, host: Host) -> None:
+    def check_needs(
+        self, needs: Needs, plan: RenderPlan, room: int | None, savings: MemorySavings
+    ) -> None:
         """Refuse the render of a plan if what it needs does not fit on the device, whose free
         memory is `room` bytes (None: not known), or if kept scenes do not fit in main memory.
         """
-        if room is not None and needs.wanted(host) > room:
-            raise too_large(needs, plan, dtype=self.dtype, room=room, host=host)
+        if room is not None and needs.wanted(savings) > room:
+            raise too_large(needs, plan, dtype=self.dtype, room=room, savings=savings)
         if needs.scenes:
             check_scenes(needs, free_memory("cpu"))
 
@@ -206,10 +208,10 @@ class RenderJob:
             about["held_frames"] = plan.held_frames
         if request.start is not None and request.start.about:
             about["start"] = request.start.about
-        return {**about, **request.notes}
+        return {**about, **request.about}
 
     @cached_property
-    def setup(self) -> str:
+    def setup_key(self) -> str:
         """The hash of what all blocks of the video share; `keys` adds what is of one block."""
         plan = self.plan
         request = self.request
@@ -253,13 +255,13 @@ class RenderJob:
             for block in range(plan.blocks):
                 key = conditions.block_key(block * frames, frames)
                 more[block] = digest(more[block], key) if block in more else key
-        return self.script.keys(self.setup, plan.blocks_ahead, more, self.known)
+        return self.script.keys(self.setup_key, plan.blocks_ahead, more, self.known)
 
     @property
     def folder(self) -> Path | None:
         """The run folder."""
         runs = self.request.runs
-        return None if runs is None else runs / self.setup[:SHORT]
+        return None if runs is None else runs / self.setup_key[:SHORT]
 
     @property
     def finished_blocks(self) -> int:
@@ -284,7 +286,7 @@ def about_story(plan: RenderPlan) -> Fields:
     fps = plan.timeline.clock.fps
     return {
         "prompts": [segment.text for segment in segments],
-        "starts_seconds": [video_frame / fps for video_frame in plan.start_video_frames],
+        "starts_seconds": [video_frame / fps for video_frame in plan.prompt_video_frames],
         "switches": [str(segment.switch) for segment in segments],
         "seeds": [segment.seed for segment in segments],
         "video_frames": plan.video_frames,

@@ -28,8 +28,8 @@ NO_DECODER = DecoderMemory()
 
 
 @dataclass(frozen=True)
-class Host:
-    """Remedies for memory where a render runs, in its own words."""
+class MemorySavings:
+    """The ways to save memory where a render runs, in its own words."""
 
     streams_weights: bool  # weights can be kept in main memory and copied as they are used
     decode_afterwards: str
@@ -40,12 +40,12 @@ class Host:
     smaller_weights: tuple[str, Callable[[WanConfig, torch.dtype], int]] | None = None
 
 
-COMMAND_LINE = Host(
+COMMAND_LINE = MemorySavings(
     streams_weights=False,
     decode_afterwards="decode afterwards (--latents in place of --out, then `headforcing decode`)",
     park="--park-features",
 )
-COMFYUI = Host(True, "decode afterwards, without a vae on the sampler")
+COMFYUI = MemorySavings(True, "decode afterwards, without a vae on the sampler")
 
 
 @dataclass(frozen=True)
@@ -104,11 +104,9 @@ class Needs:
     def disk(self) -> int:
         return self.run_folder + self.state + self.video
 
-    def wanted(self, host: Host) -> int:
-        """Memory that the device must have, as the host counts it: without weights where they are
-        streamed.
-        """
-        return self.vae + self.working if host.streams_weights else self.rendering
+    def wanted(self, savings: MemorySavings) -> int:
+        """Memory that the device must have, without weights where they can be streamed."""
+        return self.vae + self.working if savings.streams_weights else self.rendering
 
     @property
     def parts(self) -> str:

@@ -22,9 +22,9 @@ from ..timeline.timeline import Timeline
 from .render import Listener, Render
 
 
-class Story:
-    """Source of other prompts for a running render, which calls everything in its thread, between
-    two blocks. A HeadForcingError is given to `refused`."""
+class StoryEdits:
+    """Source of changes of the story of a running render, which calls everything in its thread,
+    between two blocks. A HeadForcingError is given to `refused`."""
 
     seconds: float = 0.0  # as for `layout.lay_out`
 
@@ -57,10 +57,10 @@ class Story:
 
 
 class LiveEdits(Listener):
-    """Puts the changes of a `Story` into a running render."""
+    """Puts the changes of a `StoryEdits` into a running render."""
 
-    def __init__(self, story: Story):
-        self._story = story
+    def __init__(self, edits: StoryEdits):
+        self._edits = edits
 
     def begin(self, render: Render) -> None:
         self.render = render
@@ -71,16 +71,16 @@ class LiveEdits(Listener):
             self.ask()
 
     def ask(self) -> None:
-        """Take the story's latest text, or refuse it."""
+        """Take the latest story of the edits, or refuse it."""
         try:
-            timeline = self._story.ask()
+            timeline = self._edits.ask()
             if timeline is None:
                 return
             block = self._take(timeline)
         except HeadForcingError as error:
-            self._story.refused(error)
+            self._edits.refused(error)
             return
-        self._story.taken(self.render.job.plan, block)
+        self._edits.taken(self.render.job.plan, block)
 
     def _take(self, timeline: Timeline) -> int:
         """Go on with this story; the first block with another prompt. A HeadForcingError leaves
@@ -88,7 +88,7 @@ class LiveEdits(Listener):
         """
         render = self.render
         before = render.job
-        plan = before.plan.with_timeline(timeline, self._story.seconds)
+        plan = before.plan.with_timeline(timeline, self._edits.seconds)
         request = before.request
         request.check_conditions(plan)
         begun = render.script.begun
@@ -103,7 +103,7 @@ class LiveEdits(Listener):
         if any_embedding.device.type == torch.device(render.place.device).type:
             longest = plan.config.text_len * plan.config.text_dim * any_embedding.element_size()
             more += len(new) * longest
-        self._story.check(plan, more)
+        self._edits.check(plan, more)
         job = self._with(plan, timeline, new)
         if first_difference(job.script.rows, render.script.rows) < min(
             render.script.begun, len(render.script)
@@ -132,13 +132,13 @@ class LiveEdits(Listener):
         """
         job = self.render.job
         request = job.request
-        encoded = self._story.encode(new) if new else {}
+        encoded = self._edits.encode(new) if new else {}
         request = replace(
             request,
             options=replace(request.options, seconds=plan.timeline.seconds),
             timeline=timeline,
             embeds=encoded,
-            notes={**request.notes, **self._story.about()},
+            about={**request.about, **self._edits.about()},
         )
         request.check_finite()
         known = {**job.request.embeds, **encoded}

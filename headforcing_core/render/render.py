@@ -242,11 +242,11 @@ def begin_render(
             "`with_measured_roles`, or give a head profile"
         )
     attention = attention_name(place.attention, place.attention_choice)
-    notes = {**request.notes, "attention": attention}
+    about = {**request.about, "attention": attention}
     if request.runs is not None:
-        notes["versions"] = versions()
+        about["versions"] = versions()
     pictures = request.pictures and place.share(dict(request.pictures))
-    job = job.with_request(notes=notes, pictures=pictures)
+    job = job.with_request(about=about, pictures=pictures)
     job.request.check_finite()
     job.request.check_conditions(job.plan)
     job.plan.check_encoder(request.codec is not None, "give `codec`")
@@ -254,7 +254,7 @@ def begin_render(
         folder = thread = None
         if request.runs is not None:
             folder = stack.enter_context(
-                RunFolder(request.runs, job.setup, job.about, request.patience)
+                RunFolder(request.runs, job.setup_key, job.about, request.patience)
             )
             thread = stack.enter_context(QueueThread("storing", MAX_WAITING_TASKS))
         render = Render(job, model, place=place, folder=folder, thread=thread, listeners=listeners)

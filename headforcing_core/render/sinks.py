@@ -190,7 +190,7 @@ class VideoFile(Listener):
         plan = job.plan
         fps = plan.timeline.clock.fps
         skipped = skipped_video_frames(plan, self.target.first_block) / fps
-        return soundtrack.from_second(skipped - plan.start_video_frames[0] / fps)
+        return soundtrack.from_second(skipped - plan.prompt_video_frames[0] / fps)
 
     def finish(self) -> None:
         self._attempt(self._complete)

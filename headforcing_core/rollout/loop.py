@@ -323,7 +323,7 @@ class WanVideoModel:
         self.dtype = dtype
         self.device = device
         self.forward = forward
-        self.given: PassInputs | None = None
+        self.pass_inputs: PassInputs | None = None
 
     @torch.no_grad()
     def use_prompt(self, embedding: Tensor) -> None:
@@ -331,7 +331,7 @@ class WanVideoModel:
         self.prompt = encode_prompt(self.backbone, embedding, self.dtype, self.device)
 
     def use_conditions(self, conditions: VideoConditions) -> None:
-        self.given = conditions.inputs(self.backbone)
+        self.pass_inputs = conditions.inputs(self.backbone)
 
     @torch.no_grad()
     def flow(
@@ -342,10 +342,18 @@ class WanVideoModel:
         if not isinstance(timesteps, Tensor):
             timesteps = torch.full((len(latents),), timesteps, dtype=torch.float64)
         latents = latents.to(device=self.device, dtype=self.dtype)
-        more: dict[str, Any] = {"write_only": write_only}
-        if self.given is not None:
-            more["given"] = self.given.of(cache.first_frame, latents)
-        return self.forward(self.backbone, latents, timesteps, self.prompt, cache, **more)
+        inputs = None
+        if self.pass_inputs is not None:
+            inputs = self.pass_inputs.of(cache.first_frame, latents)
+        return self.forward(
+            self.backbone,
+            latents,
+            timesteps,
+            self.prompt,
+            cache,
+            write_only=write_only,
+            inputs=inputs,
+        )
 
     def denoise(self, latents: Tensor, sigma: float | Tensor, cache: KeyValueCache) -> Tensor:
         flow = self.flow(latents, sigma, cache)

@@ -135,7 +135,7 @@ def measured_visits(each: ScoredVideo, models: Models, texts: bool) -> Visits:
     """The features of `FRAMES` video frames of each visit and of the pair; with `texts` CLIP says
     whether the return happened. Raises HeadForcingError for a damaged file.
     """
-    starts = [*each.video.plan.start_video_frames, each.video.plan.video_frames]
+    starts = [*each.video.plan.prompt_video_frames, each.video.plan.video_frames]
     ends = {visit: (starts[visit], starts[visit + 1]) for visit in SHOWN}
     parts = {visit: spread(*ends[visit]) for visit in SHOWN}
     middle = sum(ends[SECOND_VISIT]) // 2

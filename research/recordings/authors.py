@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...headforcing_core.methods.base import Conditions, MethodShape
+from ...headforcing_core.methods.base import MethodShape, Requirements
 from ...headforcing_core.methods.dummy_forcing import DummyForcing, DummyForcingCache
 from ...headforcing_core.methods.longlive import LongLive, LongLiveCache, WindowCache
 from ...headforcing_core.methods.memrope import MemRoPECache
@@ -95,7 +95,7 @@ class AuthorsTetherCache(TetherCache):
     a frame of zeros, and sets it aside.
     """
 
-    def needs(self, shape: MethodShape) -> Conditions:
+    def requirements(self, shape: MethodShape) -> Requirements:
         return {}
 
 
@@ -115,7 +115,7 @@ class AuthorsSwift(Swift):
                 number += 1
             coming = self.announced[number:]
             to_switch = max(0, coming[0] - frame) if coming else None
-            own.append(replace(row, window_frames=self.window(frame - begun, to_switch)))
+            own.append(replace(row, window_frames=self.window_at(frame - begun, to_switch)))
         return own
 
 

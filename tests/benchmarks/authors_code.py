@@ -192,7 +192,7 @@ def authors_model(network: Any, text: Tensor) -> WanVideoModel:
         return embedded[0]
 
     def forward(
-        network: Any, x: Tensor, timesteps: Tensor, prompt: Any, cache: Any, write_only: bool
+        network: Any, x: Tensor, timesteps: Tensor, prompt: Any, cache: Any, **options: Any
     ) -> Tensor:
         flow = network(
             x.transpose(0, 1)[None],

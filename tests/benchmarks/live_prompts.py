@@ -14,7 +14,7 @@ from headforcing.headforcing_core.live.audience import Player
 from headforcing.headforcing_core.live.performance import Performance
 from headforcing.headforcing_core.plan.options import RenderOptions
 from headforcing.headforcing_core.plan.request import RenderRequest
-from headforcing.headforcing_core.render.live_story import Story
+from headforcing.headforcing_core.render.live_story import StoryEdits
 from headforcing.headforcing_core.render.render import begin_render
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from headforcing.headforcing_core.weights.checkpoint import inspect_checkpoint
@@ -28,7 +28,7 @@ MOTIONS = ("bouncing", "gliding", "circling")
 WALLS = ("navy", "grey", "teal", "maroon", "olive")
 
 
-class Encoder(Story):
+class Encoder(StoryEdits):
     def encode(self, texts):
         return {text: word_hash.encode(text) for text in texts}
 

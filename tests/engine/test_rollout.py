@@ -57,9 +57,9 @@ def test_the_noise_of_the_next_block_is_drawn_ahead(model, monkeypatch):
 def test_the_cache_knows_clean_passes_from_others(model):
     passes = []
 
-    def noted(*inputs, write_only=False):
-        passes.append((write_only, inputs[-1].clean))
-        return forward_block(*inputs, write_only=write_only)
+    def noted(*parts, write_only, inputs):
+        passes.append((write_only, parts[-1].clean))
+        return forward_block(*parts, write_only=write_only, inputs=inputs)
 
     switches = {2: Switch("recache")}
     cache = new_cache(model, random_roles(model), BUSY, 3)

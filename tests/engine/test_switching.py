@@ -311,8 +311,8 @@ def test_switches_are_numbered_behind_the_start_frames_and_video_frames_count_th
     extended = plan(text, 12, start_frames=6)
     assert made.switches == {4: Switch("flush"), 12: Switch(blend_blocks=2, re_anchor=True)}
     assert list(extended.switches) == [6, 14]
-    assert made.start_video_frames == [0, 45, 93, 141]
-    assert extended.start_video_frames == [21, 69, 117, 165]
+    assert made.prompt_video_frames == [0, 45, 93, 141]
+    assert extended.prompt_video_frames == [21, 69, 117, 165]
     assert [extended.segment_index(block) for block in (0, 1, 5, 6)] == [0, 0, 0, 1]
     lines = describe(extended, torch.float32).splitlines()
     assert lines[-6].split() == ["2", "0:03.000", "0:03.000", "69", "4", "flush", "b"]

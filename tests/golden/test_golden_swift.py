@@ -45,7 +45,7 @@ class Notes:
                     notes.switches[-1]["frames"] = list(range(cache.start, cache.end))
                 else:
                     has = cache.injected.shape[2] > 0
-                    scale = cache.scale if has else None
+                    scale = cache.injected_scale if has else None
                     facts = (cache.read_frames, scale, cache.segments.shape[2], keys)
                     # all layers and passes of a block read alike
                     assert notes.blocks.setdefault(cache.start, facts) == facts
@@ -144,13 +144,13 @@ def unscaled_values(self, layer):
 
 def decayed_first(self, *given):
     APPLY_SWITCH(self, *given)
-    self.scale *= self.method.injection_decay
+    self.injected_scale *= self.method.injection_decay
 
 
 def decayed_per_pass(self, layer, q):
     made = CONTEXT(self, layer, q)
     if layer == self.shape.layers - 1:
-        self.scale *= self.method.injection_decay
+        self.injected_scale *= self.method.injection_decay
     return made
 
 
@@ -223,7 +223,7 @@ def counted_from_what_was_announced(self, rows, frames_per_block):
         begun = self.announced[number - 1] if number else 0
         coming = self.announced[number:]
         ahead = max(0, coming[0] - frame) if coming else None
-        own.append(replace(row, window_frames=self.window(frame - begun, ahead)))
+        own.append(replace(row, window_frames=self.window_at(frame - begun, ahead)))
     return own
 
 

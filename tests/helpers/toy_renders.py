@@ -16,7 +16,7 @@ from headforcing.headforcing_core.model.attention import sdpa
 from headforcing.headforcing_core.model.wan import WanModel
 from headforcing.headforcing_core.plan.options import RenderOptions
 from headforcing.headforcing_core.plan.plan import RenderPlan
-from headforcing.headforcing_core.render.live_story import Story
+from headforcing.headforcing_core.render.live_story import StoryEdits
 from headforcing.headforcing_core.render.render import Listener, Place, begin_render
 from headforcing.headforcing_core.render.run import Run
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
@@ -156,7 +156,7 @@ class Render:
             pictures=pictures or {},
         )
         self.attention = sdpa
-        self.setup = self.job.setup
+        self.setup = self.job.setup_key
         self.keys = self.job.keys
 
     def go(self, stop_after=None, on_step=lambda block, step, latents: None, model=None):
@@ -220,7 +220,7 @@ def files(render):
     )
 
 
-class LiveTexts(Story):
+class LiveTexts(StoryEdits):
     """Tells texts while a video is made, each when the render asks before the block of that
     number.
     """

@@ -120,7 +120,7 @@ def test_a_block_does_not_depend_on_what_comes_later_nor_on_where_it_is_stored(t
     keys = job().keys
     longer = job(seconds=4.5).keys
     assert longer[: len(keys)] == keys
-    assert job(runs=tmp_path, notes={"x": 1}, patience=1.0).keys == keys
+    assert job(runs=tmp_path, about={"x": 1}, patience=1.0).keys == keys
 
 
 def test_what_drives_a_block_is_in_its_key():

@@ -9,7 +9,7 @@ import pytest
 import torch
 from headforcing.headforcing_core.methods.head_forcing import HeadForcing
 from headforcing.headforcing_core.plan.describe import describe
-from headforcing.headforcing_core.render.live_story import LiveEdits, Story
+from headforcing.headforcing_core.render.live_story import LiveEdits, StoryEdits
 from headforcing.headforcing_core.render.render import Place, make_video
 from headforcing.headforcing_core.render.sinks import KeptLatents
 from toy_renders import LiveTexts, Render
@@ -92,7 +92,7 @@ def test_a_finished_video_that_is_made_again_needs_no_model_and_has_the_same_rep
     assert report()[0] == first[0] and render.run.seconds_per_block is None
 
 
-def run(render: Render, story: Story):
+def run(render: Render, story: StoryEdits):
     kept = KeptLatents()
     result = make_video(render.job, render.model(), Place(), [kept, LiveEdits(story)])
     return torch.cat(kept.blocks), result

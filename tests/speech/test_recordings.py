@@ -146,11 +146,11 @@ def without_norm(projection, features, scale=1.0):
 
 
 def silent_clean_pass(self, latents, cache):
-    inputs = self.given.of(cache.first_frame, latents)
+    inputs = self.pass_inputs.of(cache.first_frame, latents)
     for row in inputs.rows.values():
         row.zero_()
     self.flow(latents, 0.0, cache, write_only=True)
-    self.given._inputs = None
+    self.pass_inputs._inputs = None
 
 
 def rows_of_layers(shift):

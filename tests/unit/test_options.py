@@ -51,7 +51,7 @@ def setup_of(method: str, options: str = "", **more) -> str:
         method_name=method, width=96, height=64, method_options=read_pairs(options), **more
     )
     plan = RenderPlan.of(SMALL, asked, parse_timeline("a red ball", 9.0), profile=STRIPES)
-    return job_of(plan, {}, "0123456789abcdef", dtype=torch.bfloat16).setup
+    return job_of(plan, {}, "0123456789abcdef", dtype=torch.bfloat16).setup_key
 
 
 @pytest.mark.parametrize("name", method_names())

@@ -13,7 +13,7 @@ import pytest
 import torch
 from counted_memory import CountsMemory, NoLaunch
 from headforcing.cli import cards
-from headforcing.cli.weight_changes import command_line_host
+from headforcing.cli.weight_changes import command_line_savings
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
 from headforcing.headforcing_core.cache.memory import MemoryEvent
 from headforcing.headforcing_core.cache.roles import (
@@ -275,7 +275,7 @@ def test_roles_are_arranged_by_name_and_seed_and_equal_their_names():
     assert {"memory": 1}[HeadRole.MEMORY] == {HeadRole.MEMORY: 1}["memory"] == 1
 
 
-COMMAND_LINE = command_line_host()
+COMMAND_LINE = command_line_savings()
 WEIGHTS = 2_838_000_000  # of the 1.3B model in bf16
 DECODER = DecoderMemory(weights=150_000_000, held=2_000_000_000, peak=6_000_000_000)
 

@@ -19,7 +19,7 @@ from ....headforcing_core.plan.options import RenderOptions
 from ....headforcing_core.plan.plan import RenderPlan
 from ....headforcing_core.plan.request import RenderRequest
 from ....headforcing_core.plan.resources import check_growth
-from ....headforcing_core.render.live_story import LiveEdits, Story
+from ....headforcing_core.render.live_story import LiveEdits, StoryEdits
 from ....headforcing_core.render.sinks import VideoFile
 from ....headforcing_core.rollout.rows import Embeddings, HasBegunError
 from ....headforcing_core.timeline.clock import format_time
@@ -83,7 +83,7 @@ class _Request(Future[Fields]):
         self.set_exception(HeadForcingError(error))
 
 
-class LiveStory(Story):
+class LiveStory(StoryEdits):
     """The story of one run of a sampler.
 
     Attributes:

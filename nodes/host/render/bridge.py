@@ -97,7 +97,7 @@ class HostedModel:
     reload: Callable[..., Any] = lambda memory: None
     model: Any = None  # the MODEL, for its audio tensors
     _embedding: Tensor | None = None  # of the active prompt, until it is encoded
-    _given: PassInputs | None = None
+    _pass_inputs: PassInputs | None = None
 
     def __post_init__(self) -> None:
         # a separate object, because caches refer to it and must not refer to the model, which
@@ -117,7 +117,7 @@ class HostedModel:
         self._embedding = embedding
 
     def use_conditions(self, conditions: VideoConditions) -> None:
-        self._given = conditions.inputs(condition_modules(self.model, self.device))
+        self._pass_inputs = conditions.inputs(condition_modules(self.model, self.device))
 
     def denoise(self, latents: Tensor, sigma: float | Tensor, cache: KeyValueCache) -> Tensor:
         return self._call(latents, sigma, cache, write_only=False)
@@ -167,9 +167,9 @@ class HostedModel:
         latents = x[0].transpose(0, 1)
         self.backbone = net
         timesteps = 1000 * self._sigmas
-        given = None
-        if self._given is not None:
-            given = self._given.of(self._cache.first_frame, latents)
+        inputs = None
+        if self._pass_inputs is not None:
+            inputs = self._pass_inputs.of(self._cache.first_frame, latents)
         flow = forward_block(
             net,
             latents,
@@ -177,7 +177,7 @@ class HostedModel:
             self.prompt,
             cache=self._cache,
             write_only=self._write_only,
-            given=given,
+            inputs=inputs,
         )
         if flow is None:
             return torch.zeros_like(x)

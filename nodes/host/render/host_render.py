@@ -111,6 +111,6 @@ class HostRender:
             videos=videos,
             finished_blocks=sum(finished),
         )
-        host = replace(COMFYUI, streams_weights=model.load_device.type != "cpu")
-        request.check_needs(needs, plan, memory.room_on(model), host)
+        savings = replace(COMFYUI, streams_weights=model.load_device.type != "cpu")
+        request.check_needs(needs, plan, memory.room_on(model), savings)
         return needs

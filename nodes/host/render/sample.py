@@ -53,7 +53,7 @@ def request_of(
     named: ModelName = NO_NAME,
     resume: bool = False,
     part: Part = WHOLE,
-    notes: Mapping[str, Any] = MappingProxyType({}),
+    about: Mapping[str, Any] = MappingProxyType({}),
     soundtrack: Soundtrack | None = None,
     conditions: Conditions | None = None,
 ) -> RenderRequest:
@@ -63,7 +63,7 @@ def request_of(
         start, pictures: with latents as a LATENT holds them.
         named: the model's name, by which stored blocks and roles are known again.
         resume: read and store finished blocks.
-        notes: more notes on the videos.
+        about: further notes on the videos.
         soundtrack: their sound.
         conditions: what drives the videos besides noise and prompts.
     """
@@ -73,7 +73,7 @@ def request_of(
     if start is not None:
         latents = [to_model(latent_format, video) for video in start.latents]
         start = replace(start, latents=torch.stack(latents))
-    about = dict(notes)
+    about = dict(about)
     if part.draft:
         about["draft"] = True
     if lines := approximations(model):
@@ -93,7 +93,7 @@ def request_of(
         soundtrack=soundtrack,
         conditions=conditions,
         latent_format=type(latent_format).__name__,
-        notes=about,
+        about=about,
     )
 
 
