@@ -5,48 +5,24 @@ minutes on two idle cores.
     python tasks.py write live_film
 """
 
-import tempfile
-from pathlib import Path
-
 from comfy_browser import Browser
-from comfy_harness import ComfyServer
-from comfy_setup import LATEST_FRONTEND, NEWEST, installed
 from film import Film
-from workflow_graphs import DEMO_SEED
+from panel_films import CAPTION, VIDEO, load_demo, make_film, open_panel
 
-REPO = Path(__file__).resolve().parents[1]
-FILE = REPO / "docs" / "images" / "live.webp"
-DEMO = REPO / "workflows" / "02 Re-roll one scene.json"
-SIZE = (1280, 720)  # of the window and of the moving picture
-FPS = 8
+FILE = "live.webp"
 MOST_BYTES = 2_000_000
-CAPTION = "left:45%;top:48px;transform:translateX(-50%)"
 BEGIN = "a red ball bouncing in the teal plain room"
 NEXT = "a yellow cross circling in the navy checkerboard room"
 
-PANEL = "app.extensionManager.bottomPanel.toggleBottomPanelTab('headforcing.story')"
-VIDEO = "document.querySelector('.hf-story video')"
 STATE = "document.querySelector('.hf-live-state').textContent"
 SEEN = f"!{STATE}.startsWith('in ')"
 
 
-def prepare(editor: Browser) -> None:
-    """Open the demo with one prompt and a high panel."""
-    page = editor.page
-    page.evaluate("localStorage.setItem('bottom-panel-splitter', '[20,80]')")
-    page.reload(wait_until="domcontentloaded")
-    editor.wait_until_open()
-    editor.load_workflow(DEMO)
-    editor.write("PromptTimeline", prompts=f"0:00 {BEGIN}", seconds=30.0)
-    editor.write("Sampler", seed=DEMO_SEED)
-    editor.fit_view()
-    page.evaluate(PANEL)
-    page.wait_for_function("document.querySelectorAll('.hf-story .hf-bar').length === 1")
-    page.wait_for_timeout(1500)
-
-
 def record(editor: Browser) -> Film:
     page = editor.page
+    load_demo(editor, prompts=f"0:00 {BEGIN}", seconds=30.0)
+    open_panel(editor, bars=1)
+    page.wait_for_timeout(1500)
     film = Film(page, CAPTION)
     field = page.locator(".hf-live-words")
     film.begin()
@@ -86,15 +62,5 @@ def record(editor: Browser) -> Film:
     return film
 
 
-def main() -> None:
-    install = installed(NEWEST, LATEST_FRONTEND)
-    with tempfile.TemporaryDirectory() as base, ComfyServer(install, Path(base)) as server:
-        with Browser(server, vue_nodes=True, size=SIZE, any_source=True) as editor:
-            prepare(editor)
-            film = record(editor)
-    count = film.save(FILE, FPS, MOST_BYTES)
-    print(f"{FILE.name}: {count} pictures, {FILE.stat().st_size} bytes")  # noqa: T201
-
-
 if __name__ == "__main__":
-    main()
+    make_film(FILE, MOST_BYTES, record)

@@ -5,31 +5,19 @@ with the demo model, within four minutes on two idle cores.
     python tasks.py write panel_film
 """
 
-import tempfile
-from pathlib import Path
-
 from comfy_browser import Browser, of_widget
-from comfy_harness import ComfyServer
-from comfy_setup import LATEST_FRONTEND, NEWEST, installed
 from film import Film
+from panel_films import CAPTION, VIDEO, load_demo, make_film, open_panel
 from sound_files import beat_file
-from workflow_graphs import DEMO_SEED
 from workflow_sources import story
 
-REPO = Path(__file__).resolve().parents[1]
-FILE = REPO / "docs" / "images" / "story_panel.webp"
-DEMO = REPO / "workflows" / "02 Re-roll one scene.json"
-SIZE = (1280, 720)  # of the window and of the moving picture
-FPS = 8
+FILE = "story_panel.webp"
 MOST_BYTES = 3_000_000
-CAPTION = "left:45%;top:48px;transform:translateX(-50%)"
 SOUND = "beats.wav"
 STORY = story("takes").replace("[seed 7] ", "")
 WHILE_IT_RENDERS = "a green star gliding in the teal checkerboard room"
 AFTERWARDS = "a orange ball bouncing in the maroon striped room"
 
-PANEL = "app.extensionManager.bottomPanel.toggleBottomPanelTab('headforcing.story')"
-VIDEO = "document.querySelector('.hf-story video')"
 FINISHED = f"{VIDEO}.readyState >= 2 && !{VIDEO}.src.startsWith('blob:')"
 GROWN = f"{VIDEO}?.src.startsWith('blob:') && {VIDEO}.duration > "
 TWO_VIDEOS = "document.querySelectorAll('.hf-story video')[1]?.readyState >= 2"
@@ -43,25 +31,14 @@ _ADD_SOUND = """(name) => {
 }"""
 
 
-def prepare(editor: Browser) -> None:
-    """Open the demo with the story of the film, a sound and a high panel."""
-    page = editor.page
-    page.evaluate("localStorage.setItem('bottom-panel-splitter', '[20,80]')")
-    page.reload(wait_until="domcontentloaded")
-    editor.wait_until_open()
-    editor.load_workflow(DEMO)
-    editor.write("PromptTimeline", prompts=STORY)
-    editor.write("Sampler", seed=DEMO_SEED)
-    page.evaluate(_ADD_SOUND, SOUND)
-    editor.fit_view()
-    page.evaluate(PANEL)
-    page.wait_for_function("document.querySelectorAll('.hf-story .hf-bar').length === 6")
-    page.wait_for_function("!document.querySelector('.hf-story-sound').hidden")
-    page.wait_for_timeout(1500)
-
-
 def record(editor: Browser) -> Film:
     page = editor.page
+    beat_file(editor.server, SOUND, 60)
+    load_demo(editor, prompts=STORY)
+    page.evaluate(_ADD_SOUND, SOUND)
+    open_panel(editor, bars=6)
+    page.wait_for_function("!document.querySelector('.hf-story-sound').hidden")
+    page.wait_for_timeout(1500)
     film = Film(page, CAPTION)
     run = page.get_by_role("button", name="Run", exact=True).first
     bars = page.locator(".hf-story .hf-bar")
@@ -112,16 +89,5 @@ def record(editor: Browser) -> Film:
     return film
 
 
-def main() -> None:
-    install = installed(NEWEST, LATEST_FRONTEND)
-    with tempfile.TemporaryDirectory() as base, ComfyServer(install, Path(base)) as server:
-        beat_file(server, SOUND, 60)
-        with Browser(server, vue_nodes=True, size=SIZE, any_source=True) as editor:
-            prepare(editor)
-            film = record(editor)
-    count = film.save(FILE, FPS, MOST_BYTES)
-    print(f"{FILE.name}: {count} pictures, {FILE.stat().st_size} bytes")  # noqa: T201
-
-
 if __name__ == "__main__":
-    main()
+    make_film(FILE, MOST_BYTES, record)

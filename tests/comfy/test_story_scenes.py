@@ -149,6 +149,8 @@ def test_a_dropped_sound_picture_or_text_is_loaded_and_connected_in_one_step_of_
     page.wait_for_function(f"{count} === {before + 1}")
     dropped(browser, "hf_dropped.bin", "application/zip", b"PK")
     page.wait_for_function(f"{SAID}.includes('is no sound, picture, video or text')")
+    dropped(browser, "long.txt", "text/plain", b"a" * 2**20 + b"a")
+    page.wait_for_function(f"{SAID} === 'long.txt is longer than 1 MB.'")
     dropped(browser, "story.txt", "text/plain", b"0:00 a lone tower\r\n0:03 a red hill")
     until_text(browser, "0:00 a lone tower\n0:03 a red hill")
     assert browser.page_errors == []

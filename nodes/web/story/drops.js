@@ -3,7 +3,7 @@
 import { app } from "../../../scripts/app.js";
 import { widgetOf } from "../shared.js";
 import { t } from "../texts.js";
-import { isText, textOf } from "../timeline/pastes.js";
+import { isText, isTooLong, textOf } from "../timeline/pastes.js";
 /** @import {GraphNode} from "../types.js" */
 /** @import {TimelineEditor} from "../timeline/editor.js" */
 
@@ -63,6 +63,7 @@ export function takeDrops(root, shown, say) {
  */
 async function take(file, { storyNode, sampler, editor }) {
   if (isText(file)) {
+    if (isTooLong(file)) return t("%1 is longer than 1 MB.", file.name);
     if (editor?.isTextLinked) return t("The text comes from another node; change it there.");
     editor?.take(await textOf(file));
     return ""; // the line below the bars says what was read

@@ -120,7 +120,7 @@ export class BarDrag {
       this.#bars.focus(index);
       return;
     }
-    this.#actions.commit(result.segments, null, result.selected);
-    this.#bars.focus(result.selected);
+    const isTaken = this.#actions.commit(result.segments, null, result.selected);
+    this.#bars.focus(isTaken ? result.selected : index);
   }
 }

@@ -52,8 +52,11 @@ const hasFile = ({ dataTransfer }) => {
   return item?.kind === "file" && !/^(image|video|audio)\//.test(item.type);
 };
 
-/** Whether a file can hold a story. @param {File} file */
-export const isText = (file) => NAMES.test(file.name) && file.size <= MOST_BYTES;
+/** Whether a file has the name of one that can hold a story. @param {File} file */
+export const isText = (file) => NAMES.test(file.name);
+
+/** Whether a text is too long for a story. @param {File} file */
+export const isTooLong = (file) => file.size > MOST_BYTES;
 
 /** The text of a file, with the line ends of this system. @param {File} file */
 export const textOf = async (file) => (await file.text()).replace(/^\ufeff/, "").replace(/\r\n?/g, "\n");
@@ -66,7 +69,7 @@ export function takeFiles({ element, node, take }) {
   /** @param {DragEvent} event whether it is taken */
   const drop = (event) => {
     const [file] = event.dataTransfer?.files ?? [];
-    if (!file || !isText(file)) return false;
+    if (!file || !isText(file) || isTooLong(file)) return false;
     textOf(file).then(take);
     return true;
   };
