@@ -192,7 +192,8 @@ def test_any_prompts_are_restored_or_refused(parts, default, shared):
             "begin the text with": "[:",  # a time in brackets or with a fraction
             "[shared]": "[",
             "a tag belongs": "[",
-            "chooses in": "{",
+            "chooses a word": "{[",
+            "changes words": "[",
             "a comment": "/",
         }
         (reason,) = [reason for reason in refused if reason in str(error)]
