@@ -15,6 +15,7 @@ const EVENT = "headforcing.story";
 const PICTURE_HEIGHT = 34; // of a scene, in pixels
 const SHOWN_AFTER = 0.6; // seconds of a scene before its picture is taken
 const SLOW = 0.95; // of the frames a second that are played: a model that makes fewer is too slow
+const RESTS_MS = 300; // after the last letter, before the words are sent to be encoded
 const HIGHEST_SEED = 2 ** 31;
 /** How the next prompt follows, by the words of its tag. @type {Record<string, () => string>} */
 const WAYS = {
@@ -47,6 +48,7 @@ export class LivePanel {
   /** Of each kind of words of the embedded model a group of buttons; null before they are asked for. @type {Chips[] | null} */
   #chips = null;
   #isQueued = false; // whether a live video was queued here and has not begun
+  #resting = 0; // a timer
   #isEnding = false; // whether its end is asked for
 
   /**
@@ -67,6 +69,7 @@ export class LivePanel {
     const next = { type: "text", placeholder: t("What happens next? Enter shows it"), "aria-label": t("What happens next") };
     this.field = /** @type {HTMLInputElement} */ (make("input", { class: "hf-live-words", ...next }));
     this.field.addEventListener("keydown", (event) => this.#key(event));
+    this.field.addEventListener("input", () => this.#expect());
     this.state = make("div", { class: "hf-live-state" }); // no role=status: it counts down
     this.ways = make("span", { class: "hf-live-ways", role: "group", "aria-label": t("How it follows") });
     for (const [way, name] of Object.entries(WAYS))
@@ -172,6 +175,15 @@ export class LivePanel {
     if (event.key === "Escape") this.field.value = "";
   }
 
+  /** Let the server encode what is being typed when the hand rests. */
+  #expect() {
+    clearTimeout(this.#resting);
+    this.#resting = setTimeout(() => {
+      const words = this.field.value.trim();
+      if (words) this.#post({ words, expected: true });
+    }, RESTS_MS);
+  }
+
   async #performTyped() {
     const typed = this.field.value;
     this.field.value = "";
@@ -207,11 +219,16 @@ export class LivePanel {
     if (!(await this.#ask({ stop: true }))) this.#isEnding = false;
   }
 
+  /** @param {Record<string, unknown>} body */
+  #post(body) {
+    const ids = { client_id: app.api.clientId, prompt_id: this.#running?.prompt_id };
+    return post("/headforcing/perform", { ...ids, ...body }, t("No answer from the server."));
+  }
+
   /** Give the server a prompt; an error is said, and null returned. @param {Record<string, unknown>} body */
   async #ask(body) {
     if (!this.#running) return null;
-    const ids = { client_id: app.api.clientId, prompt_id: this.#running.prompt_id };
-    const answer = await post("/headforcing/perform", { ...ids, ...body }, t("No answer from the server."));
+    const answer = await this.#post(body);
     if (!answer.error) return answer;
     this.#say(answer.error);
     return null;
