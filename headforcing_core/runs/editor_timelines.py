@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,17 +10,31 @@ from ..errors import HeadForcingError
 from .exported_story import ExportedStory, Scene
 
 _TIMECODES = 24  # frames a second in forms with timecodes, of which there are none of 16
-INSTALL = (
-    "a timeline for editors of videos needs OpenTimelineIO: pip install opentimelineio "
-    "otio-fcp-adapter otio-cmx3600-adapter"
-)
-# adapter and frame rate by the end of the file's name; None for the video's
-TIMELINES: dict[str, tuple[str, float | None]] = {
-    ".otio": ("otio_json", None),
-    ".xml": ("fcp_xml", _TIMECODES),
-    ".edl": ("cmx_3600", _TIMECODES),
+
+
+@dataclass(frozen=True)
+class Form:
+    """A form of timelines: OpenTimelineIO's adapter, the frame rate, None for the video's, and the
+    packages that write it.
+    """
+
+    adapter: str
+    rate: float | None
+    packages: str
+
+
+# by the end of the file's name
+TIMELINES = {
+    ".otio": Form("otio_json", None, "opentimelineio"),
+    ".xml": Form("fcp_xml", _TIMECODES, "opentimelineio otio-fcp-adapter"),
+    ".edl": Form("cmx_3600", _TIMECODES, "opentimelineio otio-cmx3600-adapter"),
 }
 OF_SEVERAL_TRACKS = (".otio", ".xml")
+
+
+def missing(end: str) -> str:
+    """The command that installs what a form of `TIMELINES` needs; empty if it can be written."""
+    return "" if _opentimelineio(end) else f"pip install {TIMELINES[end].packages}"
 
 
 def written_timeline(story: ExportedStory, end: str) -> str:
@@ -29,13 +44,12 @@ def written_timeline(story: ExportedStory, end: str) -> str:
     its words, with a marker that has its switch and seed. Raises HeadForcingError without
     OpenTimelineIO or its adapter.
     """
-    try:
-        import opentimelineio as otio
-    except ImportError:
-        raise HeadForcingError(INSTALL) from None
-    adapter, rate = TIMELINES[end]
-    if adapter not in otio.adapters.available_adapter_names():
-        raise HeadForcingError(INSTALL)
+    otio = _opentimelineio(end)
+    if otio is None:
+        raise HeadForcingError(
+            f"a timeline for editors of videos needs OpenTimelineIO: {missing(end)}"
+        )
+    rate = TIMELINES[end].rate
     own = _Parts(otio, story, rate or story.fps)
     timeline = otio.schema.Timeline(name=story.name)
     for take in story.takes:
@@ -47,7 +61,16 @@ def written_timeline(story: ExportedStory, end: str) -> str:
             timeline.tracks.append(own.heard(story.sound))
     else:  # one track and no markers of its own
         own.mark_clips(timeline.tracks[0])
-    return str(otio.adapters.write_to_string(timeline, adapter))
+    return str(otio.adapters.write_to_string(timeline, TIMELINES[end].adapter))
+
+
+def _opentimelineio(end: str) -> Any:
+    """The module; None if it or its adapter for a form is not installed."""
+    try:
+        import opentimelineio as otio
+    except ImportError:
+        return None
+    return otio if TIMELINES[end].adapter in otio.adapters.available_adapter_names() else None
 
 
 class _Parts:

@@ -1,8 +1,8 @@
-// "Apply from the next block" on Prompt Timeline: other prompts for the render that runs, see
+// "Put the changes into the video" on Prompt Timeline: other prompts for the render that runs, see
 // nodes/host/browser/live_story.py.
 import { app } from "../../scripts/app.js";
 import { listen } from "./server_events.js";
-import { button, editors, holds, isLinked, isOpen, make, nodeOf, noteChanges, post } from "./shared.js";
+import { button, editors, holds, isLinked, isOpen, make, nodeOf, noteChanges, post, put } from "./shared.js";
 import { putValues, storyOf, takeValues, whileInGraph } from "./shared.js";
 import { t } from "./texts.js";
 import { plainTime } from "./timeline/segments.js";
@@ -11,7 +11,9 @@ import { addElement } from "./widgets.js";
 
 const HEIGHT = 62; // in pixels
 const EVENT = "headforcing.story";
-const HINT = () => t("Prompts that have not begun take the story as it is now.");
+const LOOK_MS = 300; // a node's values change in many ways; looking is the same for all
+const NOTHING = () => t("A prompt that has not begun can still be changed.");
+const WAITS = () => t("Your changes are not in the video yet.");
 const OTHERS = () => t("Another page has changed the story; the button puts this node's text in its place.");
 const OFFLINE = () => t("No answer from the server; the text may still be taken at the next block.");
 
@@ -47,12 +49,15 @@ class LiveStory {
   #story = {};
   #isLent = false; // whether the story panel shows the button
   #replaces = false; // whether another page's change is not in this node
+  #waits = false; // whether the node has a change that the render does not have
+  #isApplying = false;
+  #timer = 0; // looks at the node while its story is rendered
 
   /** @param {GraphNode} node */
   constructor(node) {
     this.#node = node;
     this.shown = false;
-    this.button = button(t("apply from the next block"), HINT(), () => this.#apply());
+    this.button = button(t("put the changes into the video"), NOTHING(), () => this.#apply());
     this.status = make("div", { role: "status" });
     this.button.disabled = true;
     this.row = make("div", { class: "hf-live-story" }, this.button, this.status);
@@ -61,7 +66,7 @@ class LiveStory {
     addElement(node, "live_story", this.element, { getMinHeight: height, getMaxHeight: height });
   }
 
-  /** Show the button in the story panel, behind another one, while the story is rendered. @param {HTMLElement} before */
+  /** Show the button in the story panel, behind an element, while the story is rendered. @param {HTMLElement} before */
   lend(before) {
     this.element.style.minHeight = `${this.element.offsetHeight}px`; // in Nodes 2.0 a node is as high as what it holds
     this.#isLent = true;
@@ -81,10 +86,29 @@ class LiveStory {
     if (shown) this.#hear(told);
     if (shown === this.shown) return;
     this.shown = shown;
-    this.button.disabled = !shown;
     this.row.hidden = this.#isLent && !shown;
-    if (shown) this.status.textContent = this.#replaces ? OTHERS() : HINT();
-    else this.status.textContent = "";
+    clearInterval(this.#timer);
+    if (shown) this.#timer = setInterval(() => this.#look(), LOOK_MS);
+    this.#waits = false;
+    this.#say(shown ? NOTHING() : "");
+    this.#look();
+  }
+
+  /** Enable the button while the node has other values than the render. */
+  #look() {
+    const isChanging = editors.get(this.#node)?.isChanging ?? false;
+    const waits = this.shown && (isChanging || !holds(this.#node, this.#story));
+    put(this.button, { disabled: !waits || this.#isApplying });
+    if (waits === this.#waits) return;
+    this.#waits = waits;
+    if (waits) this.#say(this.#replaces ? OTHERS() : WAITS());
+    else if (this.status.textContent === WAITS()) this.#say(NOTHING());
+  }
+
+  /** @param {string} sentence @param {string} [title] */
+  #say(sentence, title = sentence, isError = false) {
+    put(this.status, { textContent: sentence, title });
+    this.status.classList.toggle("hf-error", isError);
   }
 
   /**
@@ -100,9 +124,7 @@ class LiveStory {
     if (!changed_by) return this.#take(story, isChanged);
     this.#replaces = isChanged;
     if (!this.#replaces) putValues(this.#node, story);
-    this.status.textContent = this.#replaces
-      ? OTHERS()
-      : t("Another page has changed the story; this is its text.");
+    this.#say(this.#replaces ? OTHERS() : t("Another page has changed the story; this is its text."));
   }
 
   /**
@@ -120,7 +142,16 @@ class LiveStory {
   async #apply() {
     if (!running) return;
     const { prompt_id, node_id } = running;
-    this.status.textContent = t("Waits for the next block.");
+    this.#isApplying = true;
+    this.#look();
+    this.#say(t("Waits for the next block."));
+    await this.#send(prompt_id, node_id);
+    this.#isApplying = false;
+    this.#look();
+  }
+
+  /** @param {string} prompt_id @param {string} node_id */
+  async #send(prompt_id, node_id) {
     await editors.get(this.#node)?.settled();
     if (isLinked(this.#node, "prompts")) {
       this.show(false); // since the last block
@@ -142,8 +173,7 @@ class LiveStory {
 
   /** @param {"error" | "success"} severity @param {string} sentence @param {string} title */
   #tell(severity, sentence, title) {
-    this.status.textContent = sentence;
-    this.status.title = title;
+    this.#say(sentence, title, severity === "error");
     const toast = { severity, summary: t("Prompt Timeline"), detail: sentence, life: 8000 };
     app.extensionManager?.toast?.add?.(toast);
   }
@@ -172,6 +202,9 @@ export function nodeCreated(node) {
   whileInGraph(
     node,
     () => parts.set(node, part),
-    () => parts.delete(node),
+    () => {
+      parts.delete(node);
+      part.show(false);
+    },
   );
 }

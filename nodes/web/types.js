@@ -285,4 +285,6 @@ export {};
  * @typedef {{name: string, file: FileName | null}} Reference
  */
 
-/** An entry of a menu: its label and what it does; null: a line. @typedef {[string, () => unknown] | null} Entry */
+/** An entry of a menu: its label, what it does, and why it cannot; null: a line. @typedef {[string, () => unknown, string?] | null} Entry */
+
+/** Shows a sentence, which may be that of an error. @typedef {(sentence: string, isError?: boolean) => void} Say */

@@ -20,6 +20,7 @@ ASKED = {  # by GET, as a page asks
     "/headforcing/renders": {"client": "a", "grows": "true", "workflow": "b"},
     "/headforcing/renders/story": {"client": "a", "event": "b", "node": "c", "workflow": "d"},
     "/headforcing/takes": {"x": "a"},
+    "/headforcing/takes/export/missing": {"x": "a"},
     "/headforcing/takes/picture": {"run": "a", "number": "0", "scene": "1"},
     "/headforcing/takes/story": {"take": "a"},
     "/headforcing/sound": {"name": "a.wav"},

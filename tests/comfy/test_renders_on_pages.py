@@ -10,6 +10,7 @@ import pytest
 from comfy_browser import Browser, of_node, of_player, of_widget
 from comfy_graphs import BALL, CROSS, Graph, changed, demo_graph, growing_graph
 from playwright.sync_api import Page
+from story_panel import answer, hold_answers
 from workflow_blueprint import NAME as BLUEPRINT
 
 pytestmark = pytest.mark.slow
@@ -70,7 +71,9 @@ def test_a_page_opened_later_shows_the_render_and_changes_its_story(browser: Bro
 
     mine = first.replace(f"9:40 {BALL}", f"9:40 {CROSS}")
     theirs = f"{first}\n9:45 {CROSS}"
+    assert one.evaluate(f"{BUTTON}.disabled"), "nothing is changed"
     browser.write("PromptTimeline", one, prompts=mine)
+    waits(one, f"!{BUTTON}.disabled")
     one.evaluate(f"{BUTTON}.click()")
     waits(one, f"{STORY_STATUS} === 'The video takes it from 9:40 on.'")
     waits(
@@ -82,6 +85,7 @@ def test_a_page_opened_later_shows_the_render_and_changes_its_story(browser: Bro
     waits(two, f"{STORY_STATUS}.startsWith('Another page has changed the story')")
     browser.write("PromptTimeline", two, prompts=theirs)
     browser.write("PromptTimeline", one, prompts=f"{mine}\n9:50 {BALL}")
+    waits(one, f"!{BUTTON}.disabled")
     one.evaluate(f"{BUTTON}.click()")
     waits(one, f"{STORY_STATUS}.includes('takes it')")
     waits(two, f'{STORY_STATUS}.includes("puts this node\'s text in its place")')
@@ -242,7 +246,7 @@ RENDERS = """() => {
     return Promise.resolve({ json: () => ({ time: "0:05", block: 8, blocks: 10 }) });
   };
   window.__renders = (node_id) => {
-    const detail = { running: true, prompt_id: "a", node_id, workflow: "", story: {} };
+    const detail = { running: true, prompt_id: "a", node_id, workflow: "", story: { prompts: "0:00 a red ball" } };
     app.api.dispatchEvent(new CustomEvent("headforcing.story", { detail }));
   };
 }"""
@@ -262,9 +266,12 @@ def test_the_button_sends_what_is_typed_last_and_nothing_that_comes_over_a_link(
     page.locator(".hf-bar").nth(0).focus()
     page.keyboard.press("Enter")
     page.keyboard.press("Control+a")
+    hold_answers(browser)
     page.keyboard.type("a blue star")
-    # before what was typed is in the text
-    page.evaluate("document.querySelector('.hf-live-story input').click()")
+    page.wait_for_function(f"!{BUTTON}.disabled")  # before what was typed is in the text
+    assert page.evaluate(f"{TEXT}.value") == "0:00 a red ball"
+    page.evaluate(f"{BUTTON}.click()")
+    answer(browser)
     page.wait_for_function("window.__sent.length === 1")
     told = page.evaluate("window.__sent[0]")
     assert told["text"] == page.evaluate(f"{TEXT}.value") == "0:00 a blue star"

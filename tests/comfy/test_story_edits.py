@@ -4,9 +4,12 @@ import pytest
 from comfy_browser import Browser
 from story_panel import (
     SIZES,
+    STORY,
     TOGGLE,
     VIDEO,
+    note_runs,
     opened,
+    runs,
     text_of,
     undo_until,
     until_finished,
@@ -18,6 +21,10 @@ pytestmark = pytest.mark.slow
 APPLY = ".hf-story .hf-live-story input"
 STATUS = ".hf-story .hf-live-story [role=status]"
 WAITING = "[...document.querySelectorAll('.hf-story .hf-waits')].map((bar) => bar.ariaLabel)"
+TAGS = """[...document.querySelectorAll(".hf-story .hf-tag")]
+  .map((tag) => (tag.dataset.state ?? "") + tag.textContent).filter(Boolean).join()"""
+PLACES = """[...document.querySelectorAll(".hf-story .hf-tools > input")].filter((each) => each.checkVisibility())
+  .map((each) => Math.round(each.getBoundingClientRect().left))"""
 RENDERED = "parseFloat(document.querySelector('.hf-rendered').style.width)"
 
 
@@ -29,16 +36,20 @@ def test_an_edit_is_applied_to_the_running_video_by_a_button_of_the_panel(browse
     opened(browser, seed=4711)
     sizes = page.evaluate(SIZES)
     assert not page.locator(APPLY).is_visible(), "nothing is rendered"
-    browser.server.hold(8)  # two of nine blocks
+    places = page.evaluate(PLACES)
+    browser.server.hold(17)  # four of nine blocks: the second prompt
     browser.queue()
     page.wait_for_selector(APPLY)
-    assert page.evaluate(WAITING) == []
+    assert page.evaluate(PLACES) == places, "no button moves when it comes"
+    assert page.evaluate(WAITING) == [] and page.locator(APPLY).is_disabled()
+    page.wait_for_function(f"{TAGS} === 'begun cut'")
     page.locator(".hf-story .hf-bar").nth(2).click()
     page.locator(".hf-story textarea.hf-text").fill("a white star")
     until_text(browser, "a white star")
     page.wait_for_selector(".hf-story .hf-waits")
     (waiting,) = page.evaluate(WAITING)
     assert waiting == "Prompt 3 of 3: a white star"
+    page.wait_for_function(f"!document.querySelector('{APPLY}').disabled")
     bar = page.locator(".hf-story .hf-waits")
     assert bar.get_attribute("aria-description") == "not applied yet"
     assert bar.evaluate("(bar) => getComputedStyle(bar).borderTopStyle") == "dashed"
@@ -48,6 +59,7 @@ def test_an_edit_is_applied_to_the_running_video_by_a_button_of_the_panel(browse
         f"document.querySelector('{STATUS}').textContent === 'The video takes it from 0:04 on.'"
     )
     page.wait_for_function(f"{WAITING}.length === 0")
+    page.wait_for_function(f"document.querySelector('{APPLY}').disabled")
     assert browser.wait_done() == "success"
     page.wait_for_selector(APPLY, state="hidden")
     page.wait_for_function(f"{RENDERED} === 100")
@@ -80,6 +92,7 @@ def test_the_line_of_what_is_rendered_ends_at_the_first_change_of_the_story(brow
     page.wait_for_function(f"{RENDERED} === 100")
 
 
+ALL = "All of it is rendered. Change a prompt, or make another take:"
 FORECAST = "document.querySelector('.hf-story-forecast')?.textContent"
 
 
@@ -88,7 +101,7 @@ def test_a_line_below_the_bars_says_what_run_would_render(browser: Browser):
     page = browser.page
     opened(browser, seed=4713, recent_frames=7)
     browser.run()
-    page.wait_for_function(f"{FORECAST} === 'All of it is rendered.'")
+    page.wait_for_function(f"{FORECAST} === '{ALL}'")
     page.locator(".hf-story .hf-bar").nth(2).click()
     page.locator(".hf-story textarea.hf-text").fill("a white star")
     until_text(browser, "a white star")
@@ -100,9 +113,35 @@ def test_a_line_below_the_bars_says_what_run_would_render(browser: Browser):
     browser.write("Sampler", seed=4713)
     page.locator(".hf-story .hf-bar").nth(2).focus()
     page.keyboard.press("Control+z")
-    page.wait_for_function(f"{FORECAST} === 'All of it is rendered.'")
+    page.wait_for_function(f"{FORECAST} === '{ALL}'")
     browser.write("Sampler", recent_frames=5)
     page.wait_for_function(f"{FORECAST} === ''")
+
+
+@pytest.mark.same_page
+def test_what_is_rendered_is_rendered_again_with_another_seed_by_a_button(browser: Browser):
+    """The seed is the sampler's, or the first prompt's if that has one."""
+    page = browser.page
+    opened(browser, seed=4713, recent_frames=7)
+    browser.run()
+    another = page.locator(".hf-story-forecast input[value='another take']")
+    another.wait_for()
+    note_runs(browser)
+    another.click()
+    assert runs(browser, 1) == [STORY]
+    seed = browser.widgets("HeadForcingSampler")["seed"]
+    assert seed != 4713
+    another.wait_for(state="hidden")
+    page.evaluate("() => { app.api.queuePrompt = window.__queuePrompt; }")
+    browser.write("Sampler", seed=4713)
+    browser.write("PromptTimeline", prompts=STORY.replace("0:00", "0:00 [seed 4713]"))
+    browser.run()
+    another.wait_for()
+    note_runs(browser)
+    another.click()
+    (queued,) = runs(browser, 1)
+    assert queued.startswith("0:00 [seed ") and "[seed 4713]" not in queued
+    assert browser.widgets("HeadForcingSampler")["seed"] == 4713
 
 
 @pytest.mark.same_page

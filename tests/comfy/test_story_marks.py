@@ -165,12 +165,14 @@ _STYLE = """() => {
 }"""
 _LIVE = """(running) => {
   const { id } = app.graph.nodes.find(({ type }) => type === "HeadForcingPromptTimeline");
-  const detail = { running, prompt_id: "p", node_id: String(id), workflow: "", story: {} };
+  const detail = { running, prompt_id: "p", node_id: String(id), workflow: "", story: { prompts: "others" } };
   app.api.dispatchEvent(new CustomEvent("headforcing.story", { detail }));
 }"""
 
 
-def test_the_button_that_changes_a_running_story_looks_disabled_until_one_runs(browser: Browser):
+def test_the_button_that_changes_a_running_story_looks_disabled_until_one_runs_that_has_other_prompts(
+    browser: Browser,
+):
     page = browser.page
     browser.load_api(growing_graph("marks/b", prompts=STORY))
     page.wait_for_selector(".hf-live-story input")

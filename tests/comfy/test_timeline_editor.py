@@ -206,7 +206,7 @@ def test_a_story_is_edited_on_the_timeline(browser):
     page.get_by_label("cut", exact=True).check()
     page.get_by_label("Dissolve, in seconds").fill("2.25")
     page.get_by_label("Bring back").select_option("1")
-    page.get_by_label("Re-roll from this prompt on").click()
+    page.get_by_label("Another seed for this scene and those after it").click()
     page.get_by_label("Seed from here on").fill("18446744073709551615")
     tags = "flush, re-anchor, recall 1, blend 3, seed 18446744073709551615"
     editor.press("Enter", moved.replace("a cyan ring", f"[{tags}] a cyan ring"))

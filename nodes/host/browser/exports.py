@@ -1,4 +1,6 @@
-"""The route that gives a take's story as a file for other programs, which the page downloads."""
+"""The routes that give a take's story as a file for other programs, which the page downloads, and
+the formats that need what is not installed.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from typing import Any
 
 from ....headforcing_core.errors import HeadForcingError
 from ....headforcing_core.files import Fields
-from ....headforcing_core.runs.editor_timelines import OF_SEVERAL_TRACKS
+from ....headforcing_core.runs.editor_timelines import OF_SEVERAL_TRACKS, TIMELINES, missing
 from ....headforcing_core.runs.exported_story import ExportedStory, Marker
 from ....headforcing_core.runs.exports import exported
 from ....headforcing_core.runs.stored import StoredVideo
@@ -41,6 +43,12 @@ def export(body: Any) -> Fields:
         takes=[ExportedStory.of(other, file_of(other)) for other in others],
     )
     return {"text": exported(story, end), "name": _name(take)}
+
+
+def _missing(_: Any) -> dict[str, str]:
+    """Commands that install what formats lack, by the ends of their files."""
+    found = {end: missing(end) for end in TIMELINES}
+    return {end: command for end, command in found.items() if command}
 
 
 def _list(body: Fields, name: str) -> list[Any]:
@@ -75,4 +83,7 @@ def _name(take: StoredVideo) -> str:
     return video.stem if video is not None else f"take_{take.take.number}"
 
 
-ROUTES = (route("POST", "/headforcing/takes/export", export),)
+ROUTES = (
+    route("POST", "/headforcing/takes/export", export),
+    route("GET", "/headforcing/takes/export/missing", _missing),
+)

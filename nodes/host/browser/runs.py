@@ -19,7 +19,7 @@ from ....headforcing_core.files import Fields
 from ....headforcing_core.hashing import digest
 from ....headforcing_core.model.latents import WAN21, WAN22
 from ....headforcing_core.plan.request import story_begins
-from ....headforcing_core.runs.difference import difference
+from ....headforcing_core.runs.difference import WHOLE_VIDEO, Difference, differences
 from ....headforcing_core.runs.stored import StoredVideo, find_video, stored_videos
 from ....headforcing_core.runs.takes import (
     block_of_scene,
@@ -34,12 +34,13 @@ from ....headforcing_core.timeline.clock import VIDEO_FPS, short_time
 from .. import folders
 from ..graph import images, video_files
 from ..model import native_model, vae
-from ..sentences import Sentence, parts_of
+from ..sentences import Sentence, joined, parts_of
 from .pages import jpeg_answer, route
 from .progress import linear_colours
 
 THUMBNAIL_PIXELS = 160  # of the longer side
 MOST_TITLE = 60  # letters
+MOST_CHANGES = 6  # that a list names of a take
 _NUMBER = re.compile("[0-9]{1,4}")  # of a scene
 
 
@@ -201,12 +202,22 @@ def _is_of_same(take: StoredVideo, other: StoredVideo) -> bool:
 
 
 def _describe_change(take: StoredVideo, earlier: StoredVideo | None) -> Fields:
-    """The difference of a take from the one before it, as parts of a sentence, and the number of
-    the scene, from 1; empty where nothing of the story is.
+    """The differences of a take from the one before it, as parts of a sentence, and the number of
+    the first scene that differs, from 1; empty where nothing of the story does.
     """
-    found = None if earlier is None else difference(take.about, earlier.about)
-    if found is None:
+    found = [] if earlier is None else differences(take.about, earlier.about)
+    if not found:
         return {}
+    told = [_change(take, each) for each in found[:MOST_CHANGES]]
+    if len(found) > MOST_CHANGES:
+        told.append(Sentence("%1 more", len(found) - MOST_CHANGES))
+    scenes = [each.scene for each in found if each.scene != WHOLE_VIDEO]
+    described: Fields = {"differs": parts_of(joined(told, "; "))}
+    return described | ({"scene": scenes[0]} if scenes else {})
+
+
+def _change(take: StoredVideo, found: Difference) -> Sentence:
+    """A difference of a take as a sentence."""
     scene = found.scene
     sentences = {
         "words": Sentence("scene %1: %2", scene, found.words[:MOST_TITLE]),
@@ -215,7 +226,7 @@ def _describe_change(take: StoredVideo, earlier: StoredVideo | None) -> Fields:
         "switch": Sentence("scene %1 follows in another way", scene),
         "end": Sentence("ends with scene %1", scene),
     }
-    return {"differs": parts_of(sentences[found.what]), "scene": scene}
+    return Sentence("another seed") if scene == WHOLE_VIDEO else sentences[found.what]
 
 
 def _begin(take: StoredVideo, scene: int) -> str:

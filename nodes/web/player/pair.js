@@ -34,11 +34,11 @@ export class Pair {
     this.#video = video;
     const style = `flex: none; display: none; gap: 8px; font-size: 12px; line-height: ${HEIGHT}px`;
     this.names = make("div", { style });
-    this.swaps = button("⇄", t("Swap the two takes"), () => this.#swap(!this.#isSwapped));
+    this.swaps = button("⇄", t("Swap the two takes: the left one goes to the right"), () => this.#swap(!this.#isSwapped));
     this.swaps.style.cssText = BUTTON;
     this.wipes = button("◧", t("Lay one take over the other, with a line to drag (W)"), () => this.wipe());
     this.wipes.style.cssText = BUTTON;
-    this.hears = button("♪", t("Hear the other take"), () => this.#hearOther());
+    this.hears = button("♪", t("Hear the other take; ♪ stands behind the name of the one that is heard"), () => this.#hearOther());
     this.hears.style.cssText = BUTTON;
   }
 

@@ -15,6 +15,7 @@ import { addElement } from "../widgets.js";
 /** @import {FileName, GraphNode, GrowingVideo, Message, Place, Take} from "../types.js" */
 
 const NAME = "player";
+const AT_END = 0.1; // seconds before the end of a video from which on there is nothing to play
 const JOINED_BLOCKS = 3; // a page that sees more of them first has not seen the beginning of the render
 
 /** Whether two names are of one file; a draft is replaced under its name. @param {FileName} a @param {FileName} b */
@@ -202,14 +203,18 @@ export class Player {
   /** Play a take's file in place of the last run's, from the same time; null: the run's again. @param {Take | null} take */
   choose(take) {
     takeLead(this);
-    const at = this.video.currentTime;
-    this.leave();
+    const at = this.video.ended ? 0 : this.video.currentTime;
+    this.take = undefined;
     this.stop();
     this.show(null);
-    if (!take) {
-      if (this.told) this.update(this.told);
-      return;
-    }
+    if (take) this.#playTake(take, at);
+    else if (this.told) this.update(this.told);
+    if (this.second && this.second.name === this.played?.name) this.compare(null); // with itself
+    this.label();
+  }
+
+  /** Play a take's file from a second on, or from its beginning if it is shorter. @param {Take} take @param {number} at */
+  #playTake(take, at) {
     this.take = take;
     this.source = take.name;
     this.place = { done: take.finished, lead: take.lead, fps: take.fps, running: false, render: take.name };
@@ -217,12 +222,22 @@ export class Player {
     this.files = [take.file];
     this.video.autoplay = true;
     this.play(0, at);
-    this.label();
+    const begin = () => {
+      if (at > this.video.duration - AT_END) this.video.currentTime = 0;
+    };
+    this.video.addEventListener("loadedmetadata", begin, { once: true });
   }
 
   /** The take that is played, of the last run, too; undefined if it is none. @returns {Take | undefined} */
   get played() {
     return this.take ?? takeOfFile(this.files?.at(-1));
+  }
+
+  /** Whether a take is played whose story is not the one of the timeline. */
+  get playsOtherStory() {
+    if (!this.take || this.take.written === undefined) return false; // the server has not told it yet
+    const storyNode = storyNodeOf(this.node);
+    return storyNode !== null && !this.#tells(storyNode);
   }
 
   /** The take beside the video. */

@@ -4,7 +4,7 @@ import { app } from "../../../scripts/app.js";
 import { widgetOf } from "../shared.js";
 import { t } from "../texts.js";
 import { isText, isTooLong, textOf } from "../timeline/pastes.js";
-/** @import {GraphNode} from "../types.js" */
+/** @import {GraphNode, Say} from "../types.js" */
 /** @import {TimelineEditor} from "../timeline/editor.js" */
 
 const APART = 60; // pixels between a new node and the one that it is connected to
@@ -39,7 +39,7 @@ const WAYS = {
  * Let the panel take files.
  * @param {HTMLElement} root
  * @param {() => Shown} shown
- * @param {(sentence: string) => void} say
+ * @param {Say} say
  */
 export function takeDrops(root, shown, say) {
   root.addEventListener("dragover", (event) => {
@@ -52,30 +52,31 @@ export function takeDrops(root, shown, say) {
     if (!file) return;
     event.preventDefault(); // else ComfyUI opens it, or the browser does
     event.stopPropagation();
-    say(await take(file, shown()));
+    await take(file, shown(), say);
   });
 }
 
 /**
- * Take a file; the sentence that says what was done with it.
+ * Take a file, and say what was done with it.
  * @param {File} file
  * @param {Shown} shown
+ * @param {Say} say
  */
-async function take(file, { storyNode, sampler, editor }) {
+async function take(file, { storyNode, sampler, editor }, say) {
   if (isText(file)) {
-    if (isTooLong(file)) return t("%1 is longer than 1 MB.", file.name);
-    if (editor?.isTextLinked) return t("The text comes from another node; change it there.");
-    editor?.take(await textOf(file));
-    return ""; // the line below the bars says what was read
+    if (isTooLong(file)) return say(t("%1 is longer than 1 MB.", file.name), true);
+    if (editor?.isTextLinked) return say(t("The text comes from another node; change it there."), true);
+    editor?.take(await textOf(file)); // the line below the bars says what was read
+    return say("");
   }
   const way = WAYS[file.type.split("/")[0]];
-  if (!way) return t("%1 is no sound, picture, video or text.", file.name);
+  if (!way) return say(t("%1 is no sound, picture, video or text.", file.name), true);
   const target = [storyNode, sampler].find((node) => node?.inputs?.some(({ name }) => name === way.input));
-  if (!target) return t("No node of this workflow takes %1.", file.name);
+  if (!target) return say(t("No node of this workflow takes %1.", file.name), true);
   const name = await upload(file);
-  if (name === null) return t("%1 could not be uploaded.", file.name);
+  if (name === null) return say(t("%1 could not be uploaded.", file.name), true);
   load(target, way, name);
-  return way.done(file.name);
+  say(way.done(file.name));
 }
 
 /** Put a file into ComfyUI's input folder; its name as loaders have it, null without one. @param {File} file */

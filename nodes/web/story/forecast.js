@@ -3,9 +3,10 @@
 import { app } from "../../../scripts/app.js";
 import { queuedId } from "../queue_part.js";
 import { graphNow } from "../queued_graph.js";
-import { make, post, put, storyOf } from "../shared.js";
+import { button, isLinked, make, post, put, putValues, storyOf } from "../shared.js";
 import { t } from "../texts.js";
-import { plainTime } from "../timeline/segments.js";
+import { newSeed } from "../timeline/edits.js";
+import { changed, plainTime } from "../timeline/segments.js";
 /** @import {GraphNode} from "../types.js" */
 /** @import {Player} from "../player/player.js" */
 /** @import {TimelineEditor} from "../timeline/editor.js" */
@@ -29,7 +30,11 @@ export class Forecast {
   #changes = 0; // of the graph
 
   constructor() {
-    this.element = make("output", { class: "hf-story-forecast" });
+    this.line = make("output", {});
+    const hint = t("Render the same story again with another seed");
+    this.again = button(t("another take"), hint, () => this.#renderAnother());
+    this.again.hidden = true;
+    this.element = make("span", { class: "hf-story-forecast" }, this.line, this.again);
     app.api.addEventListener("graphChanged", () => this.#changes++);
   }
 
@@ -41,7 +46,7 @@ export class Forecast {
    */
   bind(storyNode, editor, player) {
     this.element.remove();
-    this.element.textContent = "";
+    this.#say({});
     this.#before = this.#queried = "";
     this.#storyNode = storyNode;
     this.#editor = player && editor;
@@ -58,16 +63,41 @@ export class Forecast {
     const values = JSON.stringify([isBusy, storyOf(this.#storyNode), widgets, told?.prompt_id, told?.state, this.#changes]);
     const isStill = values === this.#before; // nobody types or drags
     this.#before = values;
-    if (isBusy || values !== this.#queried) put(this.element, { textContent: "" }); // it was said of another story
+    if (isBusy || values !== this.#queried) this.#say({}); // it was said of another story
     if (isBusy || !isStill || values === this.#queried) return;
     this.#queried = values;
     this.#ask(values);
   }
 
+  /** @param {Answer} answer */
+  #say(answer) {
+    const isAll = answer.renders === 0;
+    const ways = t("All of it is rendered. Change a prompt, or make another take:");
+    put(this.line, { textContent: isAll && this.#canVary ? ways : sentence(answer) });
+    put(this.again, { hidden: !isAll || !this.#canVary });
+  }
+
+  /** Whether the seed or the text is in a widget of its node. */
+  get #canVary() {
+    return Boolean(this.#player && !(isLinked(this.#player.node, "seed") && isLinked(this.#storyNode, "prompts")));
+  }
+
+  /** Run with a new seed: the sampler's, unless the first prompt has one, or it comes from another node. */
+  async #renderAnother() {
+    const { node } = this.#player;
+    const editor = this.#editor;
+    await editor.settled();
+    const { segments } = editor;
+    const isInText = segments[0]?.seed != null || isLinked(node, "seed");
+    if (isInText) editor.commit(changed(segments, 0, { seed: newSeed() }), null);
+    else putValues(node, { seed: Number(newSeed()) });
+    app.queuePrompt(0); // which waits for the text
+  }
+
   /** @param {string} values */
   async #ask(values) {
     const answer = await this.#answer();
-    if (values === this.#queried) put(this.element, { textContent: sentence(answer) });
+    if (values === this.#queried) this.#say(answer);
   }
 
   /** @returns {Promise<Answer>} */
@@ -88,7 +118,7 @@ const duration = (seconds) => (seconds < MOST_SECONDS ? t("%1 s", Math.max(1, Ma
 /** @param {Answer} answer */
 function sentence({ kept, renders, takes }) {
   if (kept === undefined || renders === undefined) return "";
-  if (renders === 0) return t("All of it is rendered.");
+  if (renders === 0) return t("All of it is rendered. Change a prompt.");
   const rendered = plainTime(renders);
   const about = takes == null ? "" : duration(takes);
   if (kept && about) return t("Run keeps the video until %1 and renders %2, in about %3.", plainTime(kept), rendered, about);

@@ -7,7 +7,7 @@ import { button, demoOf, isOpen, make, nodeOf, post, put, putValues } from "../s
 import { t } from "../texts.js";
 import { plainTime, startSeconds } from "../timeline/segments.js";
 import { smallPicture } from "../timeline/pictures.js";
-/** @import {Grid, GraphNode, LiveFacts, ToldStory} from "../types.js" */
+/** @import {Grid, GraphNode, LiveFacts, Say, ToldStory} from "../types.js" */
 /** @import {Player} from "../player/player.js" */
 /** @import {TimelineEditor} from "../timeline/editor.js" */
 
@@ -52,7 +52,7 @@ export class LivePanel {
   #isEnding = false; // whether its end is asked for
 
   /**
-   * @param {(sentence: string) => void} say
+   * @param {Say} say
    * @param {HTMLElement} grid of the panel
    * @param {() => (Grid | null)} beats of the sound of the story
    */
@@ -210,7 +210,7 @@ export class LivePanel {
     putValues(this.#sampler, { seed: Math.floor(Math.random() * HIGHEST_SEED) });
     const error = await queuePart(this.#sampler, { live: true });
     if (error) this.#isQueued = false;
-    this.#say(error);
+    this.#say(error, true);
   }
 
   async #end() {
@@ -230,7 +230,7 @@ export class LivePanel {
     if (!this.#running) return null;
     const answer = await this.#post(body);
     if (!answer.error) return answer;
-    this.#say(answer.error);
+    this.#say(answer.error, true);
     return null;
   }
 

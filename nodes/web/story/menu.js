@@ -6,13 +6,15 @@ import { t } from "../texts.js";
 import { labels } from "../timeline/labels.js";
 import { isShortcut } from "../timeline/keys.js";
 import { plainTime, startSeconds } from "../timeline/segments.js";
-import { exportEntries } from "./export.js";
-/** @import {Entry, GraphNode, Part} from "../types.js" */
+import { exportEntries, takeToExport } from "./export.js";
+/** @import {Entry, GraphNode, Marker, Part, Say, Take} from "../types.js" */
 /** @import {TimelineEditor} from "../timeline/editor.js" */
 /** @import {Markers} from "./markers.js" */
 
 const MOST_LETTERS = 32; // of the words of such a scene
 const MOST_SCENES = 12; // that can be brought back from the menu; the fields of a prompt list all
+
+/** The element that a menu belongs to, and where on the page it opens. @typedef {{owner: HTMLElement, x: number, y: number}} MenuPlace */
 
 export class Menu {
   #root;
@@ -25,7 +27,7 @@ export class Menu {
 
   /**
    * @param {HTMLElement} root what the menu stands in, so that it is seen in full screen, too
-   * @param {(sentence: string) => void} say shows a sentence
+   * @param {Say} say
    */
   constructor(root, say) {
     this.#root = root;
@@ -41,34 +43,54 @@ export class Menu {
    */
   open(event, editor, sampler, markers) {
     const target = /** @type {HTMLElement} */ (event.target);
+    const place = { owner: target, x: event.clientX, y: event.clientY };
     const ofMarker = markers.entries(target);
+    const index = editor?.bars.indexOf(target) ?? -1;
+    if (!ofMarker && index < 0) return;
+    event.preventDefault();
+    event.stopPropagation();
     if (ofMarker) {
-      this.#show(event, ofMarker, t("Marker"));
+      this.#show(place, ofMarker, t("Marker"));
       return;
     }
-    const index = editor?.bars.indexOf(target) ?? -1;
-    if (index < 0) return;
     const seconds = editor.bars.secondsAt(event);
     const entries = sampler ? this.#renderEntries(editor, sampler, index) : [];
     entries.push(...this.#editEntries(editor, index, seconds));
     entries.push([t("Set a marker at %1", plainTime(seconds)), () => markers.add(seconds)]);
-    const take = sampler ? playerOf(sampler).take : undefined;
-    const formats = () => exportEntries(take, markers.all, this.#say);
-    entries.push([t("Export"), () => this.#show(event, formats(), t("Export"))]);
+    const played = sampler ? playerOf(sampler).played : undefined;
+    entries.push([t("Export"), () => this.#showFormats(place, takeToExport(played), markers.all)]);
     entries.push(...this.#recallEntries(editor, index));
-    this.#show(event, entries, t("Prompt %1", index + 1));
+    this.#show(place, entries, t("Prompt %1", index + 1));
   }
 
-  /** @param {PointerEvent} event @param {Entry[]} entries @param {string} label */
-  #show(event, entries, label) {
-    event.preventDefault();
-    event.stopPropagation();
+  /**
+   * Offer the formats of an export below a button.
+   * @param {HTMLElement} owner
+   * @param {Take | undefined} take
+   * @param {Marker[]} markers
+   */
+  openFormats(owner, take, markers) {
+    const { left, bottom } = owner.getBoundingClientRect();
+    return this.#showFormats({ owner, x: left, y: bottom }, take, markers);
+  }
+
+  /** @param {MenuPlace} place @param {Take | undefined} take @param {Marker[]} markers */
+  async #showFormats(place, take, markers) {
+    if (!take) {
+      this.#say(t("No takes of this workflow yet."), true);
+      return;
+    }
+    this.#show(place, await exportEntries(take, markers, this.#say), t("Export"));
+  }
+
+  /** @param {MenuPlace} place @param {Entry[]} entries @param {string} label */
+  #show({ owner, x, y }, entries, label) {
     this.close();
-    this.#owner = /** @type {HTMLElement} */ (event.target);
+    this.#owner = owner;
     const items = entries.map((entry) => (entry ? this.#item(...entry) : make("hr")));
     this.#element = make("div", { class: "hf-story-menu", role: "menu", "aria-label": label }, ...items);
     this.#root.append(this.#element);
-    this.#put(event.clientX, event.clientY);
+    this.#put(x, y);
     this.#items[0].focus({ preventScroll: true });
     this.#listening = new AbortController();
     const { signal } = this.#listening;
@@ -108,7 +130,7 @@ export class Menu {
     /** @param {Part} part */
     const render = async (part) => {
       await editor.settled();
-      this.#say(await queuePart(sampler, part));
+      this.#say(await queuePart(sampler, part), true);
     };
     const reroll = () => {
       edits.reroll(index);
@@ -156,13 +178,19 @@ export class Menu {
     return entries.length ? [null, ...entries] : [];
   }
 
-  /** @param {string} label @param {() => unknown} act */
-  #item(label, act) {
+  /** @param {string} label @param {() => unknown} act @param {string} [refusal] why it cannot be done */
+  #item(label, act, refusal) {
     const onclick = () => {
+      if (refusal) return;
       this.close();
       act();
     };
-    return make("div", { role: "menuitem", tabindex: -1, onclick }, label);
+    const onpointermove = () => item.focus({ preventScroll: true }); // one entry is marked, not that of the keys, too
+    const item = make("div", { role: "menuitem", tabindex: -1, onclick, onpointermove }, label);
+    if (!refusal) return item;
+    item.setAttribute("aria-disabled", "true");
+    item.append(make("small", {}, refusal));
+    return item;
   }
 
   /** @param {number} x @param {number} y */

@@ -3,7 +3,7 @@ import { queuePart } from "../queue_part.js";
 import { button, make, put } from "../shared.js";
 import { t } from "../texts.js";
 import { startSeconds, timeText } from "../timeline/segments.js";
-/** @import {GraphNode} from "../types.js" */
+/** @import {GraphNode, Say} from "../types.js" */
 /** @import {Player} from "../player/player.js" */
 /** @import {TimelineEditor} from "../timeline/editor.js" */
 
@@ -34,7 +34,7 @@ export class Monitor {
   #followsNewest = false;
 
   /**
-   * @param {(sentence: string) => void} say shows a sentence
+   * @param {Say} say
    * @param {(seconds: number) => void} addMarker
    */
   constructor(say, addMarker) {
@@ -273,7 +273,7 @@ export class Monitor {
 
   #addMarkerHere() {
     const at = this.#player ? this.#at : null;
-    if (at === null) this.#say(t("There is no video yet."));
+    if (at === null) this.#say(t("There is no video yet."), true);
     else this.#addMarker(at);
   }
 
@@ -292,7 +292,7 @@ export class Monitor {
     const { in: from, out } = this.#range;
     await this.#editor?.settled();
     const part = from === null ? { until_seconds: out } : { from_seconds: from, until_seconds: out };
-    this.#say(await queuePart(this.#sampler, part));
+    this.#say(await queuePart(this.#sampler, part), true);
   }
 
   #hear() {

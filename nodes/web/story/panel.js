@@ -7,11 +7,13 @@ import { liveStoryOf } from "../live_story.js";
 import { playerOf } from "../player/messages.js";
 import { button, editors, make, placeOf, put, rootGraph, storyNodeOf } from "../shared.js";
 import { shelfOf } from "../takes/shelf.js";
+import { nameOf } from "../takes/store.js";
 import { t } from "../texts.js";
 import { storyNodeIn } from "../timeline/face.js";
 import { isShortcut } from "../timeline/keys.js";
 import { startSeconds } from "../timeline/segments.js";
 import { takeDrops } from "./drops.js";
+import { takeToExport } from "./export.js";
 import { Film } from "./film.js";
 import { Forecast } from "./forecast.js";
 import { Layouts } from "./layouts.js";
@@ -23,13 +25,14 @@ import { References } from "./references.js";
 import { Script } from "./script.js";
 import { snap } from "./snap.js";
 import { SoundLane } from "./sound.js";
-/** @import {GraphNode} from "../types.js" */
+/** @import {GraphNode, Say, Take} from "../types.js" */
 /** @import {TimelineEditor} from "../timeline/editor.js" */
 
 const TAB = "headforcing.story";
 const COMMAND = "HeadForcing.Story";
 const TIMELINE = "HeadForcingPromptTimeline";
 const SAMPLER = "HeadForcingSampler";
+const SAID_MS = 8000; // that the sentence of an error stays in the corner
 const LOOK_MS = 200; // the frontend does not tell when another workflow, node or mode is shown
 const KEYS = ["keyup", "keypress", "copy", "cut", "paste"]; // the graph has uses of its own for them
 
@@ -77,7 +80,9 @@ class StoryPanel {
 
   constructor() {
     this.markers = new Markers();
-    this.monitor = new Monitor((sentence) => this.say(sentence), (seconds) => this.#editor && this.markers.add(seconds));
+    /** @type {Say} */
+    const say = (sentence, isError) => this.say(sentence, isError);
+    this.monitor = new Monitor(say, (seconds) => this.#editor && this.markers.add(seconds));
     this.title = make("div", { class: "hf-story-title" });
     this.empty = make("p", { class: "hf-story-empty" });
     this.place = make("div", { class: "hf-story-place" });
@@ -85,21 +90,25 @@ class StoryPanel {
     this.showTakes = button(t("takes"), t("Show the takes of this workflow"), () => this.#toggleTakes()); // of a low panel
     this.showTakes.classList.add("hf-story-show-takes");
     this.showTakes.ariaPressed = "false";
-    this.monitor.buttons.append(this.showTakes);
+    const exports = button(t("export"), t("Download the story of the video that is played for other programs"), () =>
+      this.#openFormats(exports, takeToExport(this.#sampler ? playerOf(this.#sampler).played : undefined)),
+    );
+    this.monitor.buttons.append(exports, this.showTakes);
     this.said = make("div", { class: "hf-story-said", role: "status" });
     this.grid = make("div", { class: "hf-story-grid" });
     this.grid.append(this.title, this.monitor.element, this.place, this.takes, this.said, this.empty);
     this.root = make("div", { class: "hf-story", role: "region", "aria-label": t("Story"), tabindex: -1 }, this.grid);
-    this.livePanel = new LivePanel((sentence) => this.say(sentence), this.grid, () => this.sound.beats);
+    this.livePanel = new LivePanel(say, this.grid, () => this.sound.beats);
     this.monitor.buttons.prepend(this.livePanel.begin);
     this.grid.append(this.livePanel.element);
     this.film = new Film();
     this.forecast = new Forecast();
+    this.otherStory = make("output", { class: "hf-story-other" });
     this.references = new References();
     this.script = new Script();
     this.grid.append(this.script.element);
-    this.sound = new SoundLane((sentence) => this.say(sentence));
-    this.menu = new Menu(this.root, (sentence) => this.say(sentence));
+    this.sound = new SoundLane(say);
+    this.menu = new Menu(this.root, say);
     this.root.addEventListener("keydown", (event) => this.monitor.key(event), { capture: true });
     this.root.addEventListener("keydown", (event) => {
       if (!isShortcut(event)) event.stopPropagation();
@@ -108,7 +117,7 @@ class StoryPanel {
     this.root.addEventListener("contextmenu", (event) => this.#openMenu(event));
     this.root.addEventListener("fullscreenchange", () => this.film.draw());
     const shown = () => ({ storyNode: this.#storyNode, sampler: this.#sampler, editor: this.#editor });
-    takeDrops(this.root, shown, (sentence) => this.say(sentence));
+    takeDrops(this.root, shown, say);
     this.layouts = new Layouts(this.root, this.grid);
   }
 
@@ -149,10 +158,18 @@ class StoryPanel {
     if (!isOpen || !node) panel.toggleBottomPanelTab(TAB);
   }
 
-  /** @param {string} sentence */
-  say(sentence) {
+  /** Show a sentence; that of an error in the corner, too, where there is room for all of it. @type {Say} */
+  say(sentence, isError = false) {
     this.said.textContent = sentence;
     this.said.title = sentence;
+    this.said.classList.toggle("hf-error", isError);
+    const toast = { severity: "error", summary: t("Story"), detail: sentence, life: SAID_MS };
+    if (sentence && isError) app.extensionManager?.toast?.add?.(toast);
+  }
+
+  /** Offer the formats of an export below a button. @param {HTMLElement} owner @param {Take | undefined} take */
+  #openFormats(owner, take) {
+    this.menu.openFormats(owner, take, this.markers.all);
   }
 
   /** Lend what belongs to the nodes that are meant now, and give back what does not. */
@@ -171,7 +188,15 @@ class StoryPanel {
     this.references.look();
     this.script.look();
     this.forecast.look();
+    this.#sayWhatPlays();
     if (this.#editor) this.#selected.set(placeOf(this.#storyNode), this.#editor.selected);
+  }
+
+  /** Say that a take of another story plays: the bars are not those of its scenes. */
+  #sayWhatPlays() {
+    const player = this.#sampler && playerOf(this.#sampler);
+    const sentence = t("%1 plays; the bars show the story as it is now.", player?.take ? nameOf(player.take) : "");
+    put(this.otherStory, { textContent: player?.playsOtherStory ? sentence : "" });
   }
 
   /** Lend what belongs to the chosen ones of the nodes, and say whose it is. @param {GraphNode[]} nodes */
@@ -228,7 +253,7 @@ class StoryPanel {
     if (editor) {
       editor.home.lend(this.place);
       this.#live = liveStoryOf(storyNode);
-      this.#live?.lend(editor.tools.delete);
+      this.#live?.lend(editor.tools.end);
       const selected = this.#selected.get(placeOf(storyNode));
       if (selected !== undefined) editor.select(selected);
     }
@@ -240,12 +265,16 @@ class StoryPanel {
     this.references.bind(storyNode, editor);
     this.script.bind(editor);
     this.forecast.bind(storyNode, editor, player);
+    editor?.status.element.before(this.otherStory);
     /** @type {(seconds: number, event: PointerEvent) => number} */
     const jump = (seconds, event) => this.#snap(seconds, event);
     if (editor) editor.bars.snap = jump;
     this.markers.bind(storyNode, editor, { seek: (seconds) => player?.seek(seconds), snap: jump });
     this.#shelf = sampler ? shelfOf(sampler) : null;
-    this.#shelf?.lend(this.takes);
+    this.#shelf?.lend(this.takes, {
+      say: (sentence, isError) => this.say(sentence, isError),
+      openFormats: (owner, take) => this.#openFormats(owner, take),
+    });
     player?.showPlace();
   }
 
@@ -274,6 +303,7 @@ class StoryPanel {
     this.references.bind(null, null);
     this.script.bind(null);
     this.forecast.bind(null, null, null);
+    this.otherStory.remove();
     this.markers.bind(null, null, { seek: () => {}, snap: (seconds) => seconds });
     this.monitor.bind(null, null, null, null);
     this.#shelf?.takeBack();

@@ -6,7 +6,7 @@ import { app } from "../../../scripts/app.js";
 import { audioOf, button, make, put, putProperty, putValues } from "../shared.js";
 import { t } from "../texts.js";
 import { startSeconds } from "../timeline/segments.js";
-/** @import {GraphNode, Grid, Heard, Segment, Timeline} from "../types.js" */
+/** @import {GraphNode, Grid, Heard, Say, Segment, Timeline} from "../types.js" */
 /** @import {Player} from "../player/player.js" */
 /** @import {TimelineEditor} from "../timeline/editor.js" */
 
@@ -37,7 +37,7 @@ export class SoundLane {
   #colours = {};
   #listening = new AbortController();
 
-  /** @param {(sentence: string) => void} say shows a sentence */
+  /** @param {Say} say */
   constructor(say) {
     this.#say = say;
     this.canvas = make("canvas", { class: "hf-story-wave", "aria-hidden": "true" });
@@ -114,7 +114,7 @@ export class SoundLane {
 
   /** Say why a sound cannot be read, once. @param {string} name @param {string} sentence */
   #refuse(name, sentence) {
-    if (this.#refused.get(name) !== sentence) this.#say(sentence);
+    if (this.#refused.get(name) !== sentence) this.#say(sentence, true);
     this.#refused.set(name, sentence);
     this.#askAgain(name, REFUSED_MS);
   }
@@ -155,7 +155,7 @@ export class SoundLane {
 
   #firstBeat() {
     if (!this.#player?.video.readyState) {
-      this.#say(t("There is no video yet."));
+      this.#say(t("There is no video yet."), true);
       return;
     }
     this.#setTempo({ first: this.#player.seconds - this.#offset });

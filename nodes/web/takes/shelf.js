@@ -8,7 +8,7 @@ import { change, factsOf, fetchStory, fetchTakes, line, megabytes, nameOf, pictu
 import { storyOfTake, STYLE, takes, watchInGraph } from "./store.js";
 import { t } from "../texts.js";
 import { addElement } from "../widgets.js";
-/** @import {GraphNode, Part, Take} from "../types.js" */
+/** @import {GraphNode, Part, Say, Take} from "../types.js" */
 /** @import {Player} from "../player/player.js" */
 
 /** The player of a node. @type {(node: GraphNode) => Player} */
@@ -25,13 +25,21 @@ const NOT_OWN = () => t("The text of Prompt Timeline comes from another node; no
 const SAID_MS = 8000;
 const CHECK_MS = 500; // links change in many ways; looking is the same for all
 
+/**
+ * The story panel, as far as a list of takes needs it.
+ * @typedef {object} ShelfHost
+ * @property {Say} say
+ * @property {(owner: HTMLElement, take: Take) => void} openFormats offers the formats of an export below a button
+ */
+
 /** @param {Event} event */
 const stop = (event) => event.stopPropagation();
 
 class Shelf {
   open = false;
   #everywhere = false; // whether takes of other workflows are listed, too
-  #isLent = false; // whether the story panel shows the list
+  /** Of the story panel, while it shows the list. @type {ShelfHost | null} */
+  #host = null;
   /** The name of the take that is about to be deleted. @type {string | undefined} */
   #deleting;
   /** Ends the sentence that is shown. @type {ReturnType<typeof setTimeout> | undefined} */
@@ -75,8 +83,12 @@ class Shelf {
     put(this.draft, { disabled, title: disabled ? t("The demo model has one size: no draft") : DRAFT() });
   }
 
-  /** @param {string} sentence empty: none @param {"warn" | "info"} severity */
+  /** Say it in the story panel, else beside the buttons and in ComfyUI's corner. @param {string} sentence empty: none @param {"warn" | "info"} severity */
   say(sentence, severity = "warn") {
+    if (this.#host) {
+      this.#host.say(sentence, severity === "warn");
+      return;
+    }
     this.status.textContent = sentence;
     this.status.title = sentence;
     clearTimeout(this.#timer);
@@ -119,21 +131,21 @@ class Shelf {
     this.draw();
   }
 
-  /** Show the list in another place until `takeBack`. @param {HTMLElement} place */
-  lend(place) {
+  /** Show the list in another place until `takeBack`. @param {HTMLElement} place @param {ShelfHost} host */
+  lend(place, host) {
     place.replaceChildren(make("div", { class: "hf-story-head" }, t("Takes")), this.list);
-    this.#isLent = true;
+    this.#host = host;
     if (this.open) this.#toggle();
     this.#begin();
   }
 
   takeBack() {
-    this.#isLent = false;
+    this.#host = null;
     this.panel.append(this.list);
   }
 
   draw() {
-    if (!this.open && !this.#isLent) return;
+    if (!this.open && !this.#host) return;
     const field = document.activeElement?.closest?.("input[type=text]");
     if (this.list.contains(field)) return; // a name is being typed
     const showsAll = this.#everywhere || !openId();
@@ -155,17 +167,19 @@ class Shelf {
     const isChosen = player.take?.name === take.name;
     const isPlayed = isChosen || player.played?.name === take.name;
     const isBeside = player.second?.name === take.name;
-    const choose = () => (take.file ? player.choose(isChosen ? null : take) : this.say(NO_FILE()));
+    const choose = () => (take.file ? player.choose(take) : this.say(NO_FILE()));
     const play = isChosen
-      ? button(t("last run"), t("Play the last run again"), choose)
+      ? button(t("back to the newest"), t("Play the newest video again"), () => player.choose(null))
       : button(t("play"), t("Play %1 here", nameOf(take)), choose);
     const compare = () => (take.file ? player.compare(isBeside ? null : take) : this.say(NO_FILE()));
-    const beside = button(t("beside"), t("Play %1 beside the video, without its sound", nameOf(take)), compare);
+    const beside = button(t("compare"), t("Play %1 beside the video, without its sound", nameOf(take)), compare);
+    beside.ariaPressed = String(isBeside);
     const does = this.#deleting === take.name ? this.#confirmation(take) : [play, beside, ...this.#edits(take)];
     const isOfOther = openId() && take.workflow !== openId();
     const facts = [factsOf(take), megabytes(take.bytes), isOfOther && t("of another workflow")].filter(Boolean);
     const lines = [line("facts", facts.join(" · ")), line("story", storyOfTake(take))];
-    const picture = make("div", { onclick: choose }, pictures(take), ...lines);
+    const onclick = isChosen || isBeside ? null : choose; // a shown take is left by its buttons
+    const picture = make("div", { onclick }, pictures(take), ...lines);
     const row = { class: "take", role: "listitem", "aria-current": isPlayed || isBeside ? "true" : "false" };
     return make("div", row, picture, make("div", { class: "does" }, ...does));
   }
@@ -173,15 +187,29 @@ class Shelf {
   /** What is done with a take besides playing it. @param {Take} take */
   #edits(take) {
     const restores = t("Put the story and the seed of %1 into the nodes", nameOf(take));
-    const edits = [
+    const remove = button(t("delete"), t("Delete %1", nameOf(take)), () => this.#confirmDelete(take));
+    remove.classList.add("apart");
+    return [
       button(t("restore"), restores, () => this.#restore(take)),
+      ...this.#files(take),
       button(take.starred ? "★" : "☆", t("Star"), () => this.#change("label", take, { starred: !take.starred })),
       this.#nameField(take),
-      button(t("delete"), t("Delete %1", nameOf(take)), () => this.#confirmDelete(take)),
+      remove,
     ];
-    if (!take.file) return edits;
+  }
+
+  /** What downloads a take: its story, in the story panel, and its video. @param {Take} take */
+  #files(take) {
+    /** @type {HTMLElement[]} */
+    const found = [];
+    const title = t("Download the story of %1 for other programs", nameOf(take));
+    const exports = button(t("export"), title, () => this.#host?.openFormats(exports, take));
+    if (this.#host) found.push(exports);
+    if (!take.file) return found;
+    const { filename } = take.file;
     const href = app.api.apiURL(address(take.file));
-    return [...edits, make("a", { href, target: "_blank", title: take.file.filename }, "MP4")];
+    const onclick = () => this.say(t("%1 is downloaded.", filename), "info");
+    return [...found, make("a", { href, download: filename, title: filename, onclick }, t("save MP4"))];
   }
 
   /** @param {Take} take */
@@ -198,7 +226,8 @@ class Shelf {
   #confirmation(take) {
     const sure = async () => {
       const player = playerOf(this.node);
-      if ([player.take?.name, player.second?.name].includes(take.name)) player.choose(null);
+      if (player.second?.name === take.name) player.compare(null);
+      if (player.take?.name === take.name) player.choose(null);
       await this.#change("delete", take);
       this.#confirmDelete(null);
     };

@@ -166,7 +166,11 @@ export const STYLE = `
 .hf-shelf input[type=text] { width: 84px; height: 22px; font: inherit; color: inherit; box-sizing: border-box;
   border: 1px solid var(--border-color, #4e4e4e); border-radius: 6px; background: transparent; padding: 0 6px; }
 .hf-shelf input:focus-visible, .hf-shelf a:focus-visible { outline: 2px solid ${ACCENT}; }
-.hf-shelf a { color: inherit; }
+.hf-shelf a { color: inherit; padding: 0 8px; border: 1px solid var(--border-color, #4e4e4e); border-radius: 6px;
+  background: var(--comfy-input-bg, #222); line-height: 22px; text-decoration: none; }
+.hf-shelf a:hover { background: color-mix(in srgb, ${ACCENT} 25%, transparent); }
+.hf-shelf input[aria-pressed=true] { background: ${ACCENT}; color: #fff; }
+.hf-shelf .apart { margin-left: auto; }
 .hf-shelf .said { flex: 1 0 60px; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; opacity: 0.8; }
 .hf-shelf[hidden] { display: none; }
 .hf-shelf .hf-takes { flex: 1 1 0; min-height: 0; }

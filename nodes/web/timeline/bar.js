@@ -113,16 +113,16 @@ export class Bar {
   }
 
   /**
-   * Show where the prompt is in a render: begun, waiting to be applied, played, with a picture, which a wide bar has
-   * beside its words.
-   * @param {{begun: boolean, waits: boolean, playing: boolean, picture: string, isWide: boolean}} where
+   * Show where the prompt is in a render: begun and not finished, waiting to be applied, played, with a picture, which a
+   * wide bar has beside its words.
+   * @param {{begun: boolean, finished: boolean, waits: boolean, playing: boolean, picture: string, isWide: boolean}} where
    */
-  place({ begun, waits, playing, picture, isWide }) {
+  place({ begun, finished, waits, playing, picture, isWide }) {
     const { element, tag } = this;
-    const placed = `${begun} ${waits} ${playing} ${isWide} ${picture}`;
+    const placed = `${begun} ${finished} ${waits} ${playing} ${isWide} ${picture}`;
     if (placed === this.#placed) return;
     this.#placed = placed;
-    const state = [begun && t("begun"), waits && t("not applied yet")].filter(Boolean).join(", ");
+    const state = [begun && !finished && t("begun"), waits && t("not applied yet")].filter(Boolean).join(", ");
     element.classList.toggle("hf-begun", begun);
     element.classList.toggle("hf-waits", waits);
     element.setAttribute("aria-readonly", String(begun));

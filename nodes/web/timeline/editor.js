@@ -170,6 +170,11 @@ export class TimelineEditor {
     return isWritten ? null : { segments: this.segments, shared: this.#shared };
   }
 
+  /** Whether a change is not in the text yet, of typed letters, too. */
+  get isChanging() {
+    return this.panel.isTyping || (this.#hasBars && this.segments !== this.timeline.segments);
+  }
+
   /** The node is gone: what its text does not hold, as `unwritten`, is written into it no more. */
   leave() {
     const { unwritten } = this;

@@ -55,7 +55,7 @@ export class Panel {
     const blend = t("Dissolve, in seconds");
     this.blend = make("input", { type: "number", min: 0, step: "any", "aria-label": blend });
     this.blend.addEventListener("change", () => this.#setSwitch({ blend_blocks: this.#blendBlocks() }));
-    this.dice = button("⚄", t("Re-roll from this prompt on: set a new seed"), () => this.#setSeed(newSeed()));
+    this.dice = button(`⚄ ${t("other seed")}`, t("Another seed for this scene and those after it"), () => this.#setSeed(newSeed()));
     this.seed = make("input", {
       type: "text",
       inputmode: "numeric",
@@ -179,6 +179,10 @@ export class Panel {
     const { element } = this.words;
     element.focus({ preventScroll: true }); // the canvas stays where it is
     element.setSelectionRange(all ? 0 : element.value.length, element.value.length);
+  }
+
+  get isTyping() {
+    return this.#typing !== null;
   }
 
   /** Hand on words that were typed in the last moment. */

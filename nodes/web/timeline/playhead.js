@@ -160,10 +160,11 @@ export class Playhead {
       const from = startSeconds(timeline, segment.start_block);
       const to = startSeconds(timeline, segment.end_block);
       const begun = segment.start_block < this.free;
+      const finished = segment.end_block <= this.#place.done;
       const playing = at !== null && from <= at && at < to;
       const picture = this.#pictureFor(segment);
       const isWide = picture !== "" && (width * (to - from)) / total > 2 * beside;
-      bar.place({ begun, waits: this.#waits(state, segment), playing, picture, isWide });
+      bar.place({ begun, finished, waits: this.#waits(state, segment), playing, picture, isWide });
     }
     this.#look();
   }

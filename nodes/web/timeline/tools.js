@@ -35,7 +35,8 @@ export class Tools {
     this.panel.hidden = !actions.showPanel;
     const gap = () => make("span", { class: "hf-gap" });
     const edits = [this.add, this.split, this.copy, this.delete, gap(), this.ripple, this.share];
-    const all = [this.undo, this.redo, gap(), ...edits, gap(), ...zooms, this.panel];
+    this.end = gap(); // what comes and goes stands behind it, and moves nothing
+    const all = [this.undo, this.redo, gap(), ...edits, this.end, ...zooms, this.panel];
     this.element = make("div", { class: "hf-tools", role: "toolbar", "aria-label": t("Timeline") }, ...all);
   }
 
