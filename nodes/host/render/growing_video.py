@@ -29,7 +29,7 @@ def growing_video(render: HostRender, job: RenderJob, progress: RenderProgress) 
     """The file of a job's video, decoded by the VAE of the render, with small pictures.
 
     A decoder or a disk that fails ends the video, not the sampling: the latents are what took the
-    time. Decodes in a thread of its own, if it is asked for, where the VAE is on another GPU than
+    time, unless none are kept. Decodes in a thread of its own, if it is asked for, where the VAE is on another GPU than
     the model: on the same one they would take turns, and ComfyUI's weight streaming is not made for
     two threads.
     """
@@ -74,7 +74,7 @@ def growing_video(render: HostRender, job: RenderJob, progress: RenderProgress) 
     return kind(
         target,
         background=used.device if render.decode_in_background and not shares_gpu else None,
-        losable=True,
+        losable=render.story is None or render.story.keeps_latents or job.request.runs is not None,
         while_waiting=stop_where_asked,
         cancels=(model_management.InterruptProcessingException,),
     )
