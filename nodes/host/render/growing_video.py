@@ -71,10 +71,12 @@ def growing_video(render: HostRender, job: RenderJob, progress: RenderProgress) 
         kind = render.story.file_class
     if render.live_vae is not None:
         kind = partial(drafted, render, progress)
+    story = render.story
+    keeps_latents = story is None or story.keeps_latents or job.request.runs is not None
     return kind(
         target,
         background=used.device if render.decode_in_background and not shares_gpu else None,
-        losable=render.story is None or render.story.keeps_latents or job.request.runs is not None,
+        losable=keeps_latents,
         while_waiting=stop_where_asked,
         cancels=(model_management.InterruptProcessingException,),
     )
