@@ -29,9 +29,9 @@ def growing_video(render: HostRender, job: RenderJob, progress: RenderProgress) 
     """The file of a job's video, decoded by the VAE of the render, with small pictures.
 
     A decoder or a disk that fails ends the video, not the sampling: the latents are what took the
-    time, unless none are kept. Decodes in a thread of its own, if it is asked for, where the VAE is on another GPU than
-    the model: on the same one they would take turns, and ComfyUI's weight streaming is not made for
-    two threads.
+    time, unless none are kept. Decodes in a thread of its own, if it is asked for, where the VAE is
+    on another GPU than the model: on the same one they would take turns, and ComfyUI's weight
+    streaming is not made for two threads.
     """
     used = render.vae
     vae.check_vae(used)
