@@ -26,7 +26,8 @@
 # --dry runs everything on a tiny model on the CPU. Needs torch, triton, numpy and safetensors, and for triton's kernels a
 # C compiler and Python's header files; what needs more says so. Wheels in .whl, which git may ignore, are installed into a
 # folder of the run; for videos PyAV (`python3 -m pip download --no-deps --only-binary=:all: --platform manylinux_2_28_x86_64
-# --python-version 3.12 -d .whl av`). If no more than 64 MiB can be sent, leave out tests/golden/peers, livetalk and longlive2.
+# --python-version 3.12 -d .whl av`). If no more than 64 MiB can be sent, leave out docs/images and
+# tests/golden/peers, livetalk and longlive2.
 # Results are written after every measurement.
 set -u
 root=$(cd "$(dirname "$0")/../.." && pwd)
