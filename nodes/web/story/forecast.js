@@ -73,7 +73,8 @@ export class Forecast {
   #say(answer) {
     const isAll = answer.renders === 0;
     const ways = t("All of it is rendered. Change a prompt, or make another take:");
-    put(this.line, { textContent: isAll && this.#canVary ? ways : sentence(answer) });
+    const said = isAll && this.#canVary ? ways : sentence(answer);
+    put(this.line, { textContent: said, title: said });
     put(this.again, { hidden: !isAll || !this.#canVary });
   }
 

@@ -93,6 +93,7 @@ class StoryPanel {
     const exports = button(t("export"), t("Download the story of the video that is played for other programs"), () =>
       this.#openFormats(exports, takeToExport(this.#sampler ? playerOf(this.#sampler).played : undefined)),
     );
+    exports.classList.add("hf-story-export");
     this.monitor.buttons.append(exports, this.showTakes);
     this.said = make("div", { class: "hf-story-said", role: "status" });
     this.grid = make("div", { class: "hf-story-grid" });
@@ -196,7 +197,8 @@ class StoryPanel {
   #sayWhatPlays() {
     const player = this.#sampler && playerOf(this.#sampler);
     const sentence = t("%1 plays; the bars show the story as it is now.", player?.take ? nameOf(player.take) : "");
-    put(this.otherStory, { textContent: player?.playsOtherStory ? sentence : "" });
+    const said = player?.playsOtherStory ? sentence : "";
+    put(this.otherStory, { textContent: said, title: said });
   }
 
   /** Lend what belongs to the chosen ones of the nodes, and say whose it is. @param {GraphNode[]} nodes */
