@@ -57,6 +57,7 @@ def record(editor: Browser) -> Film:
     film.write(words, WHILE_IT_RENDERS)
     page.wait_for_function(f"{of_widget('PromptTimeline', 'prompts')}.value.includes('green')")
     page.wait_for_selector(".hf-story .hf-waits")
+    page.wait_for_selector(".hf-story .hf-live-story input:enabled")
     film.moment("... and the running render takes it.", 2.5)
     film.click(page.locator(".hf-story .hf-live-story input"))
     page.wait_for_timeout(500)
@@ -75,7 +76,7 @@ def record(editor: Browser) -> Film:
     page.wait_for_timeout(3000)
 
     film.moment("Every take is kept. Compare two.", 4.0)
-    film.click(page.locator(".hf-story-takes input[value='beside']").nth(1))
+    film.click(page.locator(".hf-story-takes input[value='compare']").nth(1))
     film.wait(TWO_VIDEOS)
     film.click(page.get_by_label("Lay one take over the other, with a line to drag (W)"))
     page.wait_for_selector(".hf-wipe")
