@@ -31,7 +31,8 @@ NOTE_PROMPTS = """() => {
   const { fetchApi } = app.api;
   app.api.fetchApi = async function (route, options, ...rest) {
     if (route !== "/headforcing/perform") return fetchApi.call(this, route, options, ...rest);
-    window.__performed.push(JSON.parse(options.body));
+    const body = JSON.parse(options.body);
+    if (!body.expected) window.__performed.push(body); // no prompt that is being typed
     return new Response(JSON.stringify({ seconds: 9 }));
   };
 }"""
