@@ -15,18 +15,10 @@ CHOSEN = (
 )
 
 
-def words(editor: Browser) -> list[str]:
-    """The words of the scenes, without times and tags."""
-    lines = text_of(editor).split("\n")
-    return [line.rpartition("]")[2].strip() if "]" in line else line[5:] for line in lines]
-
-
 def until_words(editor: Browser, *expected: str) -> None:
-    editor.page.wait_for_function(
-        "(count) => " + f"{TEXT}.value.split('\\n').length === count", arg=len(expected)
-    )
-    found = [each.split(" ", 1)[1] if each[0].isdigit() else each for each in words(editor)]
-    assert [each.split()[-2] for each in found] == list(expected)
+    """Wait until these are the colours of the scenes, the words before the last of each line."""
+    colours = f"{TEXT}.value.split('\\n').map((line) => line.split(' ').at(-2)).join()"
+    editor.page.wait_for_function(f"(expected) => {colours} === expected", arg=",".join(expected))
 
 
 def test_scenes_are_chosen_copied_pasted_moved_and_deleted_together(browser: Browser):
@@ -48,7 +40,6 @@ def test_scenes_are_chosen_copied_pasted_moved_and_deleted_together(browser: Bro
     assert text_of(browser).split("\n")[3].startswith("0:06.562 [re-anchor] a blue cross")
     page.keyboard.press("Alt+ArrowLeft")
     page.wait_for_function(f"{CHOSEN} === '34'")
-    page.wait_for_timeout(500)
     until_words(browser, "red", "blue", "blue", "green", "green")
     bars.nth(3).drag_to(
         bars.nth(0), source_position={"x": 5, "y": 9}, target_position={"x": 5, "y": 9}
@@ -61,7 +52,7 @@ def test_scenes_are_chosen_copied_pasted_moved_and_deleted_together(browser: Bro
     bars.nth(0).focus()
     page.keyboard.press("Control+a")
     assert page.evaluate(CHOSEN) == "123"
-    page.get_by_label("Re-roll from this prompt on").click()
+    page.get_by_label("Another seed for this scene and those after it").click()
     page.wait_for_function(f"{TEXT}.value.split('seed ').length === 4")
     assert browser.page_errors == []
 
