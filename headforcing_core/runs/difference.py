@@ -53,7 +53,9 @@ def differences(about: Fields, earlier: Fields) -> list[Difference]:
     starts = [place for place in range(common) if _differs("starts_seconds", about, earlier, place)]
     found += [Difference(place + 1, "start") for place in starts]
     found += _seeds(about, earlier, common)
-    switches = [place for place in range(common) if _differs("switches", about, earlier, place)]
+    # other words may bring another scene back
+    kept = [place for place in range(common) if place not in changed]
+    switches = [place for place in kept if _differs("switches", about, earlier, place)]
     return found + [Difference(place + 1, "switch") for place in switches]
 
 

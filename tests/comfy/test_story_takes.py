@@ -51,6 +51,7 @@ def test_two_takes_are_compared_until_the_button_ends_it(browser: Browser):
     rows = page.locator(".hf-story-takes .take")
     compare = rows.nth(1).locator("input[value=compare]")
     assert compare.get_attribute("aria-pressed") == "false"
+    assert rows.nth(0).locator("input[value=compare]").is_disabled(), "it plays"
     compare.click()
     page.wait_for_function(f"{BOTH}[1]?.readyState >= 2")
     assert compare.get_attribute("aria-pressed") == "true"

@@ -32,6 +32,8 @@ def test_all_differences_of_two_stories_are_named_with_their_scenes_words_first(
             notes(switches=["reset", "flush", "reset"], prompts=other),
             [words, Difference(2, "switch")],
         ),
+        # other words bring another scene back
+        (notes(switches=["reset", "reset", "recall 1"], prompts=other), [words]),
         (notes(prompts=other, seed=4), [words, Difference(WHOLE_VIDEO, "seed")]),
         (notes(prompts=PROMPTS[:2]), [Difference(2, "end")]),
         (notes(prompts=[*PROMPTS, "a tower"]), [Difference(4, "words", "a tower")]),

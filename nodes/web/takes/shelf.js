@@ -172,8 +172,10 @@ class Shelf {
       ? button(t("back to the newest"), t("Play the newest video again"), () => player.choose(null))
       : button(t("play"), t("Play %1 here", nameOf(take)), choose);
     const compare = () => (take.file ? player.compare(isBeside ? null : take) : this.say(NO_FILE()));
-    const beside = button(t("compare"), t("Play %1 beside the video, without its sound", nameOf(take)), compare);
-    beside.ariaPressed = String(isBeside);
+    const isAlone = isPlayed && !isBeside;
+    const besides = isAlone ? t("This take plays: compare another one with it") : t("Play %1 beside the video, without its sound", nameOf(take));
+    const beside = button(t("compare"), besides, compare);
+    put(beside, { disabled: isAlone, ariaPressed: String(isBeside) });
     const does = this.#deleting === take.name ? this.#confirmation(take) : [play, beside, ...this.#edits(take)];
     const isOfOther = openId() && take.workflow !== openId();
     const facts = [factsOf(take), megabytes(take.bytes), isOfOther && t("of another workflow")].filter(Boolean);
