@@ -47,6 +47,7 @@ class LiveStory {
   #prompt = ""; // id of the render that was heard of last,
   /** And the values that it has. @type {Record<string, unknown>} */
   #story = {};
+  #performed = ""; // id of the live video whose story this node has
   #isLent = false; // whether the story panel shows the button
   #replaces = false; // whether another page's change is not in this node
   #waits = false; // whether the node has a change that the render does not have
@@ -121,22 +122,26 @@ class LiveStory {
     this.#story = story;
     if (JSON.stringify(story) === JSON.stringify(before) || changed_by === app.api.clientId) return;
     const isChanged = !holds(this.#node, before);
-    if (!changed_by) return this.#take(story, isChanged);
+    if (!changed_by) return this.#take(prompt_id, story, isChanged);
     this.#replaces = isChanged;
     if (!this.#replaces) putValues(this.#node, story);
     this.#say(this.#replaces ? OTHERS() : t("Another page has changed the story; this is its text."));
   }
 
   /**
-   * Take over what the server of a live video has written.
+   * Take over what the server of a live video has written. All that it writes is one step of undo, which brings back the
+   * story from before the video.
+   * @param {string} prompt_id
    * @param {Record<string, unknown>} story
-   * @param {boolean} isChanged whether this node holds something else, which the undo of the graph then brings back
+   * @param {boolean} isChanged whether this node holds something else, which is a step of its own
    */
-  #take(story, isChanged) {
+  #take(prompt_id, story, isChanged) {
+    const isFirst = this.#performed !== prompt_id;
+    this.#performed = prompt_id;
     noteChanges();
-    if (isChanged) return putValues(this.#node, story);
-    takeValues(this.#node, story);
-    editors.get(this.#node)?.tookText();
+    if (isFirst || isChanged) putValues(this.#node, story);
+    else takeValues(this.#node, story);
+    if (!isChanged) editors.get(this.#node)?.tookText(isFirst);
   }
 
   async #apply() {

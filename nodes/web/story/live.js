@@ -15,6 +15,7 @@ const EVENT = "headforcing.story";
 const PICTURE_HEIGHT = 34; // of a scene, in pixels
 const SHOWN_AFTER = 0.6; // seconds of a scene before its picture is taken
 const SLOW = 0.95; // of the frames a second that are played: a model that makes fewer is too slow
+const EXACT = 0.001; // seconds that a time of the server may be too early
 const RESTS_MS = 300; // after the last letter, before the words are sent to be encoded
 const HIGHEST_SEED = 2 ** 31;
 /** How the next prompt follows, by the words of its tag. @type {Record<string, () => string>} */
@@ -148,6 +149,7 @@ export class LivePanel {
     if (!this.#running || (prompt_id && prompt_id !== this.#running.prompt_id)) return;
     const { why } = this.#running.live;
     if (why) this.#say(t("The video has ended: %1", why));
+    else if (this.isOn) this.#say(t("The story is what was performed; one undo brings back the one from before."));
     this.#running = null;
     this.#show();
   }
@@ -319,7 +321,7 @@ export class LivePanel {
     return back;
   }
 
-  /** Show which of the embedded model's words the last prompt has; none for other models. */
+  /** Show which of the embedded model's words the prompt has; none for other models. */
   #drawChips() {
     const isOfDemo = Boolean(this.#sampler && demoOf(this.#sampler));
     this.chips.style.display = isOfDemo ? "" : "none";
@@ -333,12 +335,15 @@ export class LivePanel {
     }
   }
 
-  /** The words of the last prompt. */
+  /** The words of the prompt that comes next, else of the one that is shown. */
   get #spoken() {
-    return (this.#editor?.timeline?.segments.at(-1)?.text ?? "").split(" ");
+    const timeline = this.#editor?.timeline;
+    const at = this.#next?.seconds ?? this.#player.seconds;
+    const shown = timeline?.segments.findLast(({ start_block }) => startSeconds(timeline, start_block) <= at + EXACT);
+    return (shown?.text ?? "").split(" ");
   }
 
-  /** Perform the last prompt with another of these words. @param {string[]} words @param {string} word */
+  /** Perform this prompt with another of these words. @param {string[]} words @param {string} word */
   #change(words, word) {
     const spoken = this.#spoken;
     const now = words.find((each) => spoken.includes(each));

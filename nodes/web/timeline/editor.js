@@ -243,9 +243,10 @@ export class TimelineEditor {
     this.#undo.change("script");
   }
 
-  /** The server has put another text into the node. */
-  tookText() {
-    this.#undo.took();
+  /** The server has put another text into the node. @param {boolean} isStep whether it is one of undo */
+  tookText(isStep) {
+    if (isStep) this.#undo.change(null);
+    else this.#undo.took();
   }
 
   /** Let the next refresh ask the server again. */
