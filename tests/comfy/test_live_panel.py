@@ -5,10 +5,11 @@ story afterwards.
 import pytest
 from comfy_browser import LISTEN, Browser
 from comfy_graphs import BALL, CROSS, growing_graph
-from story_panel import TEXT, TOGGLE, VIDEO, text_of, until_text
+from story_panel import TEXT, TOGGLE, VIDEO, answer, hold_answers, text_of, until_text
 
 pytestmark = pytest.mark.slow
 
+STAR = "a green star gliding in the maroon striped room"
 STATE = "document.querySelector('.hf-live-state').textContent"
 
 # what is out of the panel, has to be scrolled to, or is in a second row of the player's buttons
@@ -85,6 +86,25 @@ def test_a_live_video_is_performed_in_the_panel(browser: Browser):
     assert len(lines) == 4 and lines[0] == f"0:00 {BALL}"
     page.wait_for_function("document.querySelectorAll('.hf-story .hf-bar').length === 4")
     assert page.locator(".hf-live-begin").is_visible()
+
+
+def test_prompts_are_taken_while_the_answers_to_the_bars_are_late(browser: Browser):
+    page = browser.page
+    begun(browser, "late")
+    hold_answers(browser)
+    typed(browser, CROSS)
+    page.wait_for_function(f"{STATE}.startsWith('in ')")
+    page.wait_for_function(f"!{STATE}.startsWith('in ')")
+    typed(browser, STAR)
+    text = text_of(browser)
+    assert text.index(CROSS) < text.index(STAR)
+    answer(browser)
+    page.wait_for_function("document.querySelectorAll('.hf-story .hf-bar').length === 3")
+    assert text_of(browser) == text, "a late answer changes nothing"
+    page.locator(".hf-live input[value='■ Stop']").click()
+    assert browser.wait_done() == "success"
+    page.wait_for_selector(".hf-story-grid:not(.hf-is-live)")
+    assert len(text_of(browser).split("\n")) == 3
 
 
 def test_a_page_that_is_loaded_again_and_a_second_one_go_on_with_the_live_video(browser: Browser):
